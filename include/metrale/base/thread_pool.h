@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// ThreadPool: the one set of worker threads of a backend. Tasks run in any order; parallel_for splits a loop
+// over the caller and whatever workers are idle. An idle worker spins for 20 us, then sleeps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace metrale {
+
+class ThreadPool {
+ public:
+  // 0 threads means as many as processors this process may run on, and never fewer than two, so that two
+  // streams can overlap everywhere.
+  explicit ThreadPool(unsigned threads = 0);
+  // Runs every task already posted, then joins.
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] unsigned size() const { return static_cast<unsigned>(workers_.size()); }
+
+  // Thread-safe. The task runs on a worker; it must not throw.
+  void post(std::function<void()> task);
+
+  // Calls body(begin, end) for disjoint ranges that cover [0, count), each of at most `grain` items, on the
+  // calling thread and idle workers; returns when all are done. Ranges start at multiples of `grain` whatever
+  // the number of threads. The first exception stops handing out ranges and is rethrown here. May be called
+  // from a task or a body.
+  template <class Body>
+  void parallel_for(std::size_t count, std::size_t grain, Body&& body) {
+    if (count == 0) return;
+    if (grain == 0) grain = 1;
+    if (count <= grain) {
+      body(std::size_t{0}, count);
+      return;
+    }
+    using Plain = std::remove_reference_t<Body>;
+    Region region;
+    region.count = count;
+    region.grain = grain;
+    region.body = const_cast<void*>(static_cast<const void*>(&body));
+    region.invoke = [](void* object, std::size_t begin, std::size_t end) {
+      (*static_cast<Plain*>(object))(begin, end);
+    };
+    run(region);
+  }
+
+ private:
+  struct Region {
+    std::size_t count = 0;
+    std::size_t grain = 1;
+    void* body = nullptr;
+    void (*invoke)(void*, std::size_t, std::size_t) = nullptr;
+    std::atomic<std::size_t> next{0};
+    std::atomic<unsigned> helpers{0};  // changed under mutex_ only
+    std::exception_ptr error;          // guarded by mutex_
+  };
+
+  void run(Region& region);
+  void work_on(Region& region);
+  void worker_main();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;         // tasks, regions or stop
+  std::condition_variable region_done_;  // a region lost its last helper
+  std::deque<std::function<void()>> tasks_;
+  std::vector<Region*> regions_;
+  std::atomic<std::size_t> pending_{0};  // tasks_.size() + regions_.size(), read while spinning
+  unsigned sleepers_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace metrale

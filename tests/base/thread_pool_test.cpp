@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <metrale/base/thread_pool.h>
+
+namespace metrale {
+namespace {
+
+TEST(ThreadPool, ParallelForVisitsEveryItemOnce) {
+  ThreadPool pool(4);
+  std::vector<int> seen(10'007, 0);
+  pool.parallel_for(seen.size(), 13, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) ++seen[i];
+  });
+  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0), 10'007);
+  EXPECT_EQ(*std::min_element(seen.begin(), seen.end()), 1);
+}
+
+TEST(ThreadPool, RangesStartAtMultiplesOfTheGrain) {
+  ThreadPool pool(3);
+  std::atomic<bool> aligned{true};
+  pool.parallel_for(1000, 64, [&](std::size_t begin, std::size_t end) {
+    if (begin % 64 != 0 || end - begin > 64) aligned = false;
+  });
+  EXPECT_TRUE(aligned);
+}
+
+TEST(ThreadPool, ExceptionOfABodyReachesTheCaller) {
+  ThreadPool pool(2);
+  EXPECT_THROW(pool.parallel_for(100, 1,
+                                 [](std::size_t begin, std::size_t) {
+                                   if (begin == 57) throw std::runtime_error("57");
+                                 }),
+               std::runtime_error);
+  std::atomic<int> after{0};
+  pool.parallel_for(10, 1, [&](std::size_t, std::size_t) { ++after; });
+  EXPECT_EQ(after, 10);
+}
+
+TEST(ThreadPool, LoopsNestInsideTasksAndLoops) {
+  ThreadPool pool(2);
+  std::atomic<int> count{0};
+  std::promise<void> done;
+  pool.post([&] {
+    pool.parallel_for(8, 1, [&](std::size_t, std::size_t) {
+      pool.parallel_for(8, 1, [&](std::size_t, std::size_t) { ++count; });
+    });
+    done.set_value();
+  });
+  done.get_future().wait();
+  EXPECT_EQ(count, 64);
+}
+
+TEST(ThreadPool, TwoTasksRunAtOnceEvenOnOneProcessor) {
+  ThreadPool pool;
+  std::promise<void> first;
+  std::promise<void> second;
+  std::promise<void> both;
+  pool.post([&] {
+    first.set_value();
+    second.get_future().wait();
+    both.set_value();
+  });
+  pool.post([&] {
+    first.get_future().wait();
+    second.set_value();
+  });
+  both.get_future().wait();
+}
+
+TEST(ThreadPool, DestructorRunsWhatWasPosted) {
+  std::atomic<int> ran{0};
+  {
+    ThreadPool pool(2);
+    for (int i = 0; i < 100; ++i) pool.post([&] { ++ran; });
+  }
+  EXPECT_EQ(ran, 100);
+}
+
+}  // namespace
+}  // namespace metrale
