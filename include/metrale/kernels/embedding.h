@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// embedding: out[row] = table[token_ids[row]], converted exactly or rounded to nearest even.
+#pragma once
+
+#include <metrale/gpu/kernel.h>
+#include <metrale/quant/element_type.h>
+
+namespace metrale::kernels {
+
+struct EmbeddingArgs {
+  std::uint64_t rows;       // uint32: number of rows of this step
+  std::uint64_t token_ids;  // int32[rows]; an id outside [0, vocab) fails the stream
+  std::uint64_t table;      // table_type[vocab][width]
+  std::uint64_t out;        // out_type[rows][width]
+  std::uint32_t max_rows;
+  std::uint32_t width;
+  std::uint32_t vocab;
+  quant::ElementType table_type;
+  quant::ElementType out_type;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(EmbeddingArgs) == 56);
+inline constexpr gpu::KernelId<EmbeddingArgs> kEmbedding{"embedding", "embedding"};
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const EmbeddingArgs& a) {
+  return {.grid = {a.max_rows}, .block = {128}};
+}
+
+}  // namespace metrale::kernels

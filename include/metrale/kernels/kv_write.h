@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv_write: stores the step's keys and values into the paged cache by slot mapping.
+#pragma once
+
+#include <metrale/gpu/kernel.h>
+#include <metrale/quant/element_type.h>
+#include <metrale/quant/kv_format.h>
+
+namespace metrale::kernels {
+
+struct KvWriteArgs {
+  std::uint64_t rows;    // uint32
+  std::uint64_t k;       // type[rows][num_kv_heads][head_dim], row stride `stride`
+  std::uint64_t v;       // type[rows][num_kv_heads][head_dim], row stride `stride`
+  std::uint64_t slots;   // int64[rows]: block * block_size + offset; negative writes nothing
+  std::uint64_t k_pool;  // num_blocks sides of kv_side_bytes(k_format, …)
+  std::uint64_t v_pool;
+  std::uint32_t max_rows;
+  std::uint32_t stride;  // elements
+  std::uint32_t num_kv_heads;
+  std::uint32_t head_dim;
+  std::uint32_t block_size;
+  std::uint32_t num_blocks;  // a slot beyond the pool fails the stream
+  quant::ElementType type;
+  quant::KvFormat k_format;
+  quant::KvFormat v_format;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(KvWriteArgs) == 88);
+inline constexpr gpu::KernelId<KvWriteArgs> kKvWrite{"kv_write", "kv_write"};
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const KvWriteArgs& a) {
+  return {.grid = {a.max_rows, a.num_kv_heads}, .block = {64}};
+}
+
+}  // namespace metrale::kernels

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear: out[row] = weight * in[row] + bias, accumulated in FP32 along in_features in one order for every
+// number of rows: a row's result never depends on the rows beside it. Weights are stored once, plain
+// [out_features][in_features].
+#pragma once
+
+#include <metrale/gpu/kernel.h>
+#include <metrale/quant/element_type.h>
+
+namespace metrale::kernels {
+
+struct LinearArgs {
+  std::uint64_t rows;    // uint32
+  std::uint64_t in;      // in_type[rows][in_features], row stride in_stride
+  std::uint64_t weight;  // weight_type[out_features][in_features]
+  std::uint64_t bias;    // weight_type[out_features]; 0: none
+  std::uint64_t out;     // out_type[rows][out_features], row stride out_stride
+  std::uint32_t max_rows;
+  std::uint32_t in_features;
+  std::uint32_t out_features;
+  std::uint32_t in_stride;   // elements
+  std::uint32_t out_stride;  // elements
+  quant::ElementType in_type;
+  quant::ElementType weight_type;
+  quant::ElementType out_type;
+};
+static_assert(sizeof(LinearArgs) == 72);
+inline constexpr gpu::KernelId<LinearArgs> kLinear{"linear", "linear"};
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const LinearArgs& a) {
+  return {.grid = {(a.out_features + 63) / 64, (a.max_rows + 63) / 64}, .block = {256}};
+}
+
+}  // namespace metrale::kernels

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary position embedding in two kernels: rope_table turns the step's positions into cosines and sines
+// once, rope applies them in every layer. The half-split pairing of Hugging Face: dimension i turns with i +
+// rotary_dim / 2.
+#pragma once
+
+#include <metrale/gpu/kernel.h>
+#include <metrale/quant/element_type.h>
+
+namespace metrale::kernels {
+
+// table[row][0][i] = factor * cos(a), table[row][1][i] = factor * sin(a), with a = float(position) *
+// inv_freq[i] rounded to float.
+struct RopeTableArgs {
+  std::uint64_t rows;       // uint32
+  std::uint64_t positions;  // uint32[rows]
+  std::uint64_t inv_freq;   // float[half_dims]
+  std::uint64_t table;      // float[rows][2][half_dims]
+  std::uint32_t max_rows;
+  std::uint32_t half_dims;
+  float factor;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(RopeTableArgs) == 48);
+inline constexpr gpu::KernelId<RopeTableArgs> kRopeTable{"rope", "rope_table"};
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const RopeTableArgs& a) {
+  return {.grid = {a.max_rows}, .block = {128}};
+}
+
+// In place over the first num_heads * head_dim elements of each row (query and key heads lie side by side).
+struct RopeArgs {
+  std::uint64_t rows;   // uint32
+  std::uint64_t table;  // float[rows][2][rotary_dim / 2]
+  std::uint64_t data;   // type[rows], row stride `stride`
+  std::uint32_t max_rows;
+  std::uint32_t stride;  // elements
+  std::uint32_t num_heads;
+  std::uint32_t head_dim;
+  std::uint32_t rotary_dim;  // even, at most head_dim; the rest passes through
+  quant::ElementType type;
+};
+static_assert(sizeof(RopeArgs) == 48);
+inline constexpr gpu::KernelId<RopeArgs> kRope{"rope", "rope"};
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const RopeArgs& a) {
+  return {.grid = {a.max_rows, a.num_heads}, .block = {64}};
+}
+
+}  // namespace metrale::kernels
