@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <metrale/base/aligned_buffer.h>
+#include <metrale/base/checked.h>
+#include <metrale/base/error.h>
+#include <metrale/kernels/attention.h>
+#include <metrale/kernels/step.h>
+
+#include "kernels/attention/split.h"
+#include "kernels/host_args.h"
+#include "kernels/register.h"
+
+namespace metrale::kernels {
+namespace {
+
+constexpr std::size_t kTileRows = 64;       // rows that share a widened key tile
+constexpr std::size_t kTasksPerThread = 4;  // fewer tasks than that are divided by splits too
+
+// Consecutive query tokens of one sequence.
+struct QueryTile {
+  std::uint32_t seq;
+  std::uint32_t first_token;  // row of the step
+  std::uint32_t tokens;
+  std::uint32_t first_position;  // of first_token
+};
+
+std::uint32_t num_splits(const QueryTile& tile) {
+  return attention_max_splits(tile.first_position + tile.tokens);
+}
+
+// Scratch of one thread for tiles of up to `rows` rows.
+class Scratch {
+ public:
+  void reserve(std::size_t rows, std::size_t padded_dim) {
+    const std::size_t state = rows * (padded_dim + 2 * 16);
+    const std::size_t floats =
+        rows * padded_dim + rows * kAttentionSplitTokens + kKeyTile * padded_dim + 2 * state + rows + 16 * 16;
+    if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
+    next_ = reinterpret_cast<float*>(buffer_.data());
+    q = take(rows * padded_dim);
+    scores = take(rows * kAttentionSplitTokens);
+    tile = take(kKeyTile * padded_dim);
+    limits = reinterpret_cast<std::uint32_t*>(take(rows));
+    for (SoftmaxState* s : {&part, &total}) {
+      s->max = take(rows);
+      s->sum = take(rows);
+      s->values = take(rows * padded_dim);
+    }
+  }
+
+  float* q = nullptr;
+  float* scores = nullptr;
+  float* tile = nullptr;
+  std::uint32_t* limits = nullptr;
+  SoftmaxState part;
+  SoftmaxState total;
+  const std::byte* k_rows[kAttentionSplitTokens];
+  const std::byte* v_rows[kAttentionSplitTokens];
+
+ private:
+  float* take(std::size_t count) {
+    float* result = next_;
+    next_ += round_up(count, std::size_t{16});
+    return result;
+  }
+
+  AlignedBuffer buffer_;
+  float* next_ = nullptr;
+};
+
+Scratch& thread_scratch(std::size_t rows, std::size_t padded_dim) {
+  thread_local Scratch scratch;
+  scratch.reserve(rows, padded_dim);
+  return scratch;
+}
+
+// One KV head of one query tile.
+class TileHead {
+ public:
+  TileHead(const AttentionArgs& args, const QueryTile& tile, std::uint32_t kv_head)
+      : args_(args),
+        tile_(tile),
+        kv_head_(kv_head),
+        group_(args.num_q_heads / args.num_kv_heads),
+        rows_(std::size_t{tile.tokens} * group_),
+        padded_(round_up(std::size_t{args.head_dim}, std::size_t{16})),
+        scratch_(thread_scratch(rows_, padded_)) {}
+
+  // All splits, folded as they come.
+  void attend_all() {
+    load_queries();
+    for (std::uint32_t split = 0; split < num_splits(tile_); ++split) {
+      attend(split);
+      fold(split);
+    }
+    finish();
+  }
+
+  // One split, left in the workspace.
+  void attend_one(std::uint32_t split, std::uint32_t stride_splits) {
+    load_queries();
+    attend(split);
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (scratch_.limits[row] == 0) continue;
+      float* to = workspace(row, split, stride_splits);
+      const SoftmaxState& state = state_of(split);
+      to[0] = state.max[row];
+      to[1] = state.sum[row];
+      std::copy_n(state.values + row * padded_, args_.head_dim, to + 2);
+    }
+  }
+
+  // Folds what attend_one left for every split.
+  void combine(std::uint32_t stride_splits) {
+    for (std::uint32_t split = 0; split < num_splits(tile_); ++split) {
+      set_limits(split);
+      for (std::size_t row = 0; row < rows_; ++row) {
+        if (scratch_.limits[row] == 0) continue;
+        const float* from = workspace(row, split, stride_splits);
+        const SoftmaxState& state = state_of(split);
+        state.max[row] = from[0];
+        state.sum[row] = from[1];
+        float* values = state.values + row * padded_;
+        std::copy_n(from + 2, args_.head_dim, values);
+        std::fill(values + args_.head_dim, values + padded_, 0.0F);
+      }
+      fold(split);
+    }
+    finish();
+  }
+
+ private:
+  [[nodiscard]] std::size_t token(std::size_t row) const { return tile_.first_token + row / group_; }
+  [[nodiscard]] std::size_t head(std::size_t row) const {
+    return std::size_t{kv_head_} * group_ + row % group_;
+  }
+  [[nodiscard]] std::size_t element(std::size_t row, std::uint32_t stride) const {
+    return (token(row) * stride + head(row) * args_.head_dim) * quant::element_bytes(args_.type);
+  }
+
+  [[nodiscard]] float* workspace(std::size_t row, std::uint32_t split, std::uint32_t stride_splits) const {
+    const std::size_t at = (token(row) * args_.num_q_heads + head(row)) * stride_splits + split;
+    return host_ptr<float>(args_.workspace) + at * (args_.head_dim + 2U);
+  }
+
+  // Every row sees the first split, so it starts the total; the others are folded into it.
+  [[nodiscard]] const SoftmaxState& state_of(std::uint32_t split) const {
+    return split == 0 ? scratch_.total : scratch_.part;
+  }
+
+  void load_queries() {
+    for (std::size_t row = 0; row < rows_; ++row) {
+      load_row(args_.type, host_ptr<const std::byte>(args_.q) + element(row, args_.q_stride), args_.head_dim,
+               scratch_.q + row * padded_);
+    }
+  }
+
+  void set_limits(std::uint32_t split) {
+    const std::uint64_t start = std::uint64_t{split} * kAttentionSplitTokens;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      const std::uint64_t visible = std::uint64_t{tile_.first_position} + row / group_ + 1;
+      const std::uint64_t here = visible > start ? visible - start : 0;
+      scratch_.limits[row] = static_cast<std::uint32_t>(std::min<std::uint64_t>(here, kAttentionSplitTokens));
+    }
+  }
+
+  // Addresses of the split's first `keys` key and value vectors.
+  void locate(std::uint32_t split, std::uint32_t keys) {
+    const std::uint32_t table_row = host_ptr<const std::uint32_t>(args_.table_rows)[tile_.seq];
+    const auto* table =
+        host_ptr<const std::uint32_t>(args_.block_tables) + std::size_t{table_row} * args_.table_stride;
+    locate_side(args_.k_format, args_.k_pool, table, split, keys, scratch_.k_rows);
+    locate_side(args_.v_format, args_.v_pool, table, split, keys, scratch_.v_rows);
+    // The last key tile is read whole: keys that nobody sees repeat the last one.
+    for (std::size_t key = keys; key < round_up(std::size_t{keys}, kKeyTile); ++key) {
+      scratch_.k_rows[key] = scratch_.k_rows[keys - 1];
+    }
+  }
+
+  void locate_side(quant::KvFormat format, std::uint64_t pool, const std::uint32_t* table,
+                   std::uint32_t split, std::uint32_t keys, const std::byte** rows) const {
+    const std::uint32_t block_size = args_.block_size;
+    const std::uint64_t side = quant::kv_side_bytes(format, block_size, args_.num_kv_heads, args_.head_dim);
+    const std::uint64_t head = quant::kv_codes_offset(format, block_size, args_.head_dim, kv_head_, 0);
+    const std::uint64_t row_bytes = quant::kv_row_bytes(format, args_.head_dim);
+    std::uint32_t block = split * kAttentionSplitTokens / block_size;
+    std::uint32_t offset = split * kAttentionSplitTokens % block_size;
+    for (std::uint32_t key = 0; key < keys; ++block, offset = 0) {
+      const auto* stripe = host_ptr<const std::byte>(pool) + table[block] * side + head;
+      for (; offset < block_size && key < keys; ++offset) rows[key++] = stripe + offset * row_bytes;
+    }
+  }
+
+  void attend(std::uint32_t split) {
+    set_limits(split);
+    locate(split, scratch_.limits[rows_ - 1]);
+    attend_split({.rows = rows_,
+                  .head_dim = args_.head_dim,
+                  .padded_dim = padded_,
+                  .scale = args_.scale,
+                  .k_format = args_.k_format,
+                  .v_format = args_.v_format,
+                  .q = scratch_.q,
+                  .limits = scratch_.limits,
+                  .k_rows = scratch_.k_rows,
+                  .v_rows = scratch_.v_rows,
+                  .scores = scratch_.scores,
+                  .tile = scratch_.tile,
+                  .result = state_of(split)});
+  }
+
+  void fold(std::uint32_t split) {
+    if (split == 0) return;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (scratch_.limits[row] != 0) fold_row(scratch_.total, scratch_.part, row, padded_);
+    }
+  }
+
+  void finish() {
+    for (std::size_t row = 0; row < rows_; ++row) {
+      finish_row(scratch_.total, row, padded_, args_.head_dim, args_.type,
+                 host_ptr<std::byte>(args_.out) + element(row, args_.out_stride));
+    }
+  }
+
+  const AttentionArgs& args_;
+  const QueryTile tile_;
+  const std::uint32_t kv_head_;
+  const std::uint32_t group_;
+  const std::size_t rows_;
+  const std::size_t padded_;
+  Scratch& scratch_;
+};
+
+void check_constants(const AttentionArgs& a) {
+  check_type("paged_attention", a.type);
+  check_kv_format("paged_attention", a.k_format);
+  check_kv_format("paged_attention", a.v_format);
+  if (a.head_dim == 0 || a.head_dim > kAttentionMaxHeadDim) {
+    throw Unsupported("paged_attention",
+                      fmt::format("head_dim {}: 1 to {} are", a.head_dim, kAttentionMaxHeadDim));
+  }
+  if (a.num_kv_heads == 0 || a.num_q_heads % a.num_kv_heads != 0) {
+    throw InvalidArgument(fmt::format("paged_attention: {} query heads are not a multiple of {} KV heads",
+                                      a.num_q_heads, a.num_kv_heads));
+  }
+  expects(a.block_size != 0, "paged_attention: block_size is 0");
+}
+
+// The query tiles of the step. Throws InvalidArgument where the step's arrays contradict each other.
+std::vector<QueryTile> cut_tiles(const AttentionArgs& a, std::uint32_t num_tokens, std::uint32_t num_seqs) {
+  const auto* starts = host_ptr<const std::uint32_t>(a.query_starts);
+  const auto* contexts = host_ptr<const std::uint32_t>(a.context_lens);
+  const std::uint64_t capacity = std::uint64_t{a.table_stride} * a.block_size;
+  const std::uint32_t step =
+      std::max<std::uint32_t>(1, static_cast<std::uint32_t>(kTileRows) / (a.num_q_heads / a.num_kv_heads));
+  std::vector<QueryTile> tiles;
+  std::uint32_t next = 0;
+  for (std::uint32_t seq = 0; seq < num_seqs; ++seq) {
+    if (starts[seq] != next || starts[seq + 1] < next || starts[seq + 1] > num_tokens) {
+      throw InvalidArgument(
+          fmt::format("paged_attention: sequence {} owns query tokens [{}, {}) of {}, expected from {}", seq,
+                      starts[seq], starts[seq + 1], num_tokens, next));
+    }
+    const std::uint32_t tokens = starts[seq + 1] - next;
+    if (contexts[seq] < tokens || contexts[seq] > capacity) {
+      throw InvalidArgument(
+          fmt::format("paged_attention: sequence {} has a context of {} tokens, {} of them queries; its "
+                      "block table holds {}",
+                      seq, contexts[seq], tokens, capacity));
+    }
+    for (std::uint32_t at = 0; at < tokens; at += step) {
+      tiles.push_back({seq, next + at, std::min(step, tokens - at), contexts[seq] - tokens + at});
+    }
+    next += tokens;
+  }
+  if (next != num_tokens) {
+    throw InvalidArgument(
+        fmt::format("paged_attention: the sequences own {} query tokens, the step has {}", next, num_tokens));
+  }
+  return tiles;
+}
+
+// Every split of every tile and KV head is a task of its own; a second pass folds them in order.
+void attend_by_splits(ThreadPool& pool, const AttentionArgs& args, const std::vector<QueryTile>& tiles,
+                      std::uint32_t stride_splits) {
+  const std::size_t heads = args.num_kv_heads;
+  pool.parallel_for(tiles.size() * heads * stride_splits, 1, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const QueryTile& tile = tiles[i / stride_splits / heads];
+      const auto split = static_cast<std::uint32_t>(i % stride_splits);
+      if (split >= num_splits(tile)) continue;
+      const auto head = static_cast<std::uint32_t>(i / stride_splits % heads);
+      TileHead(args, tile, head).attend_one(split, stride_splits);
+    }
+  });
+  pool.parallel_for(tiles.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      TileHead(args, tiles[i / heads], static_cast<std::uint32_t>(i % heads)).combine(stride_splits);
+    }
+  });
+}
+
+void paged_attention(ThreadPool& pool, const AttentionArgs& args) {
+  check_constants(args);
+  const StepCounts counts = *host_ptr<const StepCounts>(args.counts);
+  if (counts.num_tokens > args.max_tokens || counts.num_seqs > args.max_seqs) {
+    throw InvalidArgument(
+        fmt::format("paged_attention: {} tokens of {} sequences in this step, but the launch was made for at "
+                    "most {} of {}",
+                    counts.num_tokens, counts.num_seqs, args.max_tokens, args.max_seqs));
+  }
+  const std::vector<QueryTile> tiles = cut_tiles(args, counts.num_tokens, counts.num_seqs);
+  std::uint32_t splits = 0;
+  for (const QueryTile& tile : tiles) splits = std::max(splits, num_splits(tile));
+  const std::size_t tasks = tiles.size() * args.num_kv_heads;
+  const bool workspace_fits = args.workspace != 0 && counts.num_tokens <= args.workspace_rows;
+  if (splits > 1 && workspace_fits && tasks < kTasksPerThread * pool.size()) {
+    return attend_by_splits(pool, args, tiles, splits);
+  }
+  // Later tiles see more keys: longest first, so that the last task to end is a short one.
+  pool.parallel_for(tasks, 1, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t at = tasks - 1 - i;
+      TileHead(args, tiles[at / args.num_kv_heads], static_cast<std::uint32_t>(at % args.num_kv_heads))
+          .attend_all();
+    }
+  });
+}
+
+}  // namespace
+
+void register_attention(gpu::CpuKernelTable& table) {
+  table.add<paged_attention>(kPagedAttention);
+}
+
+}  // namespace metrale::kernels

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector code of attention: one KV head of a query tile against one split of the context, and the folding
+// of splits. docs/kernels.md states the arithmetic. Rows are (query token, query head of the group), token
+// first, so that the number of visible keys never decreases from row to row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <metrale/quant/element_type.h>
+#include <metrale/quant/kv_format.h>
+
+namespace metrale::kernels {
+
+inline constexpr std::size_t kKeyTile = 64;  // keys widened at a time
+
+// Maximum, sum and weighted values of `rows` rows, over one split or over all folded so far.
+struct SoftmaxState {
+  float* max = nullptr;     // [rows]
+  float* sum = nullptr;     // [rows]
+  float* values = nullptr;  // [rows][padded head_dim]
+};
+
+struct SplitTask {
+  std::size_t rows = 0;
+  std::size_t head_dim = 0;
+  std::size_t padded_dim = 0;  // head_dim rounded up to 16: the row stride of q and of values
+  float scale = 0.0F;
+  quant::KvFormat k_format{};
+  quant::KvFormat v_format{};
+  const float* q = nullptr;                  // [rows][padded_dim]
+  const std::uint32_t* limits = nullptr;     // [rows]: keys of the split that the row sees, never decreasing
+  const std::byte* const* k_rows = nullptr;  // [limits[rows - 1] rounded up to kKeyTile], all readable
+  const std::byte* const* v_rows = nullptr;  // [limits[rows - 1]]
+  float* scores = nullptr;                   // scratch [rows][kAttentionSplitTokens]
+  float* tile = nullptr;                     // scratch [kKeyTile * padded_dim]
+  SoftmaxState result;                       // rows with a limit of 0 are left alone
+};
+
+void attend_split(const SplitTask& task);
+
+// state = state folded with `part`, for one row.
+void fold_row(const SoftmaxState& state, const SoftmaxState& part, std::size_t row, std::size_t padded_dim);
+
+// out[count] = values / sum of one row, rounded once. Overwrites the row's values.
+void finish_row(const SoftmaxState& state, std::size_t row, std::size_t padded_dim, std::size_t count,
+                quant::ElementType type, void* out);
+
+// dst[padded to 16] = src[count].
+void load_row(quant::ElementType type, const void* src, std::size_t count, float* dst);
+
+}  // namespace metrale::kernels

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <metrale/kernels/cpu_kernels.h>
+
+#include "kernels/register.h"
+
+namespace metrale::kernels {
+
+void register_cpu_kernels(gpu::CpuKernelTable& table) {
+  register_activation(table);
+  register_attention(table);
+  register_embedding(table);
+  register_kv_write(table);
+  register_logits(table);
+  register_norm(table);
+  register_rope(table);
+}
+
+}  // namespace metrale::kernels

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ragged batch for paged attention: logical keys and values of every sequence, laid into a paged pool as a
+// test wants it, and a slow obvious model in double precision.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <metrale/kernels/attention.h>
+#include <metrale/kernels/step.h>
+
+#include "kernels/support/kernel_runner.h"
+
+namespace metrale::kernels {
+
+struct AttentionShape {
+  std::uint32_t num_q_heads = 3;
+  std::uint32_t num_kv_heads = 1;
+  std::uint32_t head_dim = 64;
+  quant::ElementType type = quant::ElementType::kF32;
+  quant::KvFormat k_format = quant::KvFormat::kBf16;
+  quant::KvFormat v_format = quant::KvFormat::kBf16;
+};
+
+// One sequence of a step: its last `queries` tokens of `context`.
+struct SeqShape {
+  std::uint32_t context;
+  std::uint32_t queries;
+};
+
+// How the same numbers are laid out and computed: none of it may show in the result.
+struct AttentionRun {
+  std::uint32_t block_size = 16;
+  unsigned threads = 2;
+  bool workspace = false;
+  std::uint32_t block_order_seed = 1;
+};
+
+// q[token][q_head][dim] for every token of the context, k and v [token][kv_head][dim], as the format stores
+// them.
+struct Sequence {
+  std::vector<float> q;
+  std::vector<float> k;
+  std::vector<float> v;
+};
+
+[[nodiscard]] inline float as_stored(quant::KvFormat format, float value) {
+  return format == quant::KvFormat::kBf16 ? quant::bf16_to_float(quant::float_to_bf16(value)) : value;
+}
+[[nodiscard]] inline float as_type(quant::ElementType type, float value) {
+  return Elements(type, std::vector<float>{value}).get(0);
+}
+
+[[nodiscard]] inline Sequence random_sequence(std::mt19937& random, const AttentionShape& shape,
+                                              std::uint32_t context) {
+  Sequence seq;
+  seq.q = random_normal(random, std::size_t{context} * shape.num_q_heads * shape.head_dim);
+  seq.k = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
+  seq.v = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
+  for (float& x : seq.q) x = as_type(shape.type, x);
+  for (float& x : seq.k) x = as_stored(shape.k_format, x);
+  for (float& x : seq.v) x = as_stored(shape.v_format, x);
+  return seq;
+}
+
+// One side of the pool. Slots that hold no token are NaN.
+class PoolSide {
+ public:
+  PoolSide(quant::KvFormat format, const AttentionShape& shape, std::uint32_t block_size, std::size_t blocks)
+      : format_(format),
+        shape_(shape),
+        block_size_(block_size),
+        bytes_(blocks * quant::kv_side_bytes(format, block_size, shape.num_kv_heads, shape.head_dim),
+               std::byte{0xFF}) {}
+
+  void store(std::size_t block, std::uint32_t offset, const float* token) {
+    for (std::size_t head = 0; head < shape_.num_kv_heads; ++head) {
+      std::byte* row =
+          bytes_.data() +
+          block * quant::kv_side_bytes(format_, block_size_, shape_.num_kv_heads, shape_.head_dim) +
+          quant::kv_codes_offset(format_, block_size_, shape_.head_dim, head, offset);
+      for (std::size_t d = 0; d < shape_.head_dim; ++d) {
+        const float value = token[head * shape_.head_dim + d];
+        if (format_ == quant::KvFormat::kBf16) {
+          const std::uint16_t bits = quant::float_to_bf16(value);
+          std::memcpy(row + d * 2, &bits, 2);
+        } else {
+          std::memcpy(row + d * 4, &value, 4);
+        }
+      }
+    }
+  }
+  [[nodiscard]] std::uint64_t address() const { return kernels::address(bytes_); }
+
+ private:
+  quant::KvFormat format_;
+  AttentionShape shape_;
+  std::uint32_t block_size_;
+  std::vector<std::byte> bytes_;
+};
+
+// One step over sequences[i] with seqs[i]; the output row of each query token, in step order, as bytes of
+// shape.type.
+[[nodiscard]] inline Elements run_attention(const AttentionShape& shape,
+                                            const std::vector<Sequence>& sequences,
+                                            const std::vector<SeqShape>& seqs, const AttentionRun& how) {
+  const std::size_t q_width = std::size_t{shape.num_q_heads} * shape.head_dim;
+  const std::size_t kv_width = std::size_t{shape.num_kv_heads} * shape.head_dim;
+  std::uint32_t table_stride = 1;
+  std::size_t blocks = 0;
+  std::vector<std::uint32_t> starts{0};
+  std::vector<std::uint32_t> contexts;
+  for (const SeqShape& s : seqs) {
+    const std::uint32_t needed = (s.context + how.block_size - 1) / how.block_size;
+    table_stride = std::max(table_stride, needed);
+    blocks += needed;
+    starts.push_back(starts.back() + s.queries);
+    contexts.push_back(s.context);
+  }
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0U);
+  std::shuffle(order.begin(), order.end(), std::mt19937(how.block_order_seed));
+
+  PoolSide k_pool(shape.k_format, shape, how.block_size, blocks);
+  PoolSide v_pool(shape.v_format, shape, how.block_size, blocks);
+  const std::uint32_t tokens = starts.back();
+  const auto num_seqs = static_cast<std::uint32_t>(seqs.size());
+  std::vector<std::uint32_t> tables(std::size_t{table_stride} * num_seqs, 0xFFFFFFFFU);
+  std::vector<std::uint32_t> table_rows(num_seqs);
+  Elements q(shape.type, tokens * q_width);
+  std::size_t next_block = 0;
+  for (std::uint32_t s = 0; s < num_seqs; ++s) {
+    table_rows[s] = num_seqs - 1 - s;
+    for (std::uint32_t t = 0; t < seqs[s].context; ++t) {
+      std::uint32_t& entry = tables[std::size_t{table_rows[s]} * table_stride + t / how.block_size];
+      if (t % how.block_size == 0) entry = order[next_block++];
+      k_pool.store(entry, t % how.block_size, sequences[s].k.data() + t * kv_width);
+      v_pool.store(entry, t % how.block_size, sequences[s].v.data() + t * kv_width);
+    }
+    for (std::uint32_t i = 0; i < seqs[s].queries; ++i) {
+      const std::size_t token = seqs[s].context - seqs[s].queries + i;
+      for (std::size_t d = 0; d < q_width; ++d) {
+        q.set((starts[s] + i) * q_width + d, sequences[s].q[token * q_width + d]);
+      }
+    }
+  }
+
+  Elements out(shape.type, tokens * q_width);
+  const StepCounts counts{.num_tokens = tokens, .num_seqs = num_seqs};
+  const std::uint32_t splits = attention_max_splits(table_stride * how.block_size);
+  std::vector<float> workspace;
+  if (how.workspace) {
+    workspace.assign(std::size_t{tokens} * shape.num_q_heads * splits * (shape.head_dim + 2),
+                     std::numeric_limits<float>::quiet_NaN());
+  }
+  AttentionArgs args{};
+  args.counts = address(&counts);
+  args.q = q.address();
+  args.out = out.address();
+  args.k_pool = k_pool.address();
+  args.v_pool = v_pool.address();
+  args.block_tables = address(tables);
+  args.query_starts = address(starts);
+  args.context_lens = address(contexts);
+  args.table_rows = address(table_rows);
+  args.workspace = how.workspace ? address(workspace) : 0;
+  args.max_tokens = tokens;
+  args.max_seqs = num_seqs;
+  args.table_stride = table_stride;
+  args.workspace_rows = how.workspace ? tokens : 0;
+  args.num_q_heads = shape.num_q_heads;
+  args.num_kv_heads = shape.num_kv_heads;
+  args.head_dim = shape.head_dim;
+  args.block_size = how.block_size;
+  args.q_stride = static_cast<std::uint32_t>(q_width);
+  args.out_stride = static_cast<std::uint32_t>(q_width);
+  args.type = shape.type;
+  args.k_format = shape.k_format;
+  args.v_format = shape.v_format;
+  args.scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+  ThreadPool pool(how.threads);
+  run_kernel(pool, kPagedAttention, args);
+  return out;
+}
+
+// The output of one query token in double precision, and how large an FP32 result may differ: each element's
+// bound is in `tolerance`.
+struct ModelRow {
+  std::vector<double> out;
+  std::vector<double> tolerance;
+};
+
+[[nodiscard]] inline ModelRow model_attention(const AttentionShape& shape, const Sequence& seq,
+                                              std::uint32_t token) {
+  const std::size_t dim = shape.head_dim;
+  const std::size_t group = shape.num_q_heads / shape.num_kv_heads;
+  const double scale = 1.0F / std::sqrt(static_cast<float>(dim));
+  ModelRow row;
+  for (std::size_t head = 0; head < shape.num_q_heads; ++head) {
+    const float* q = seq.q.data() + (std::size_t{token} * shape.num_q_heads + head) * dim;
+    const auto at = [&](const std::vector<float>& side, std::size_t t) {
+      return side.data() + (t * shape.num_kv_heads + head / group) * dim;
+    };
+    std::vector<double> scores;
+    double score_error = 0;
+    for (std::size_t t = 0; t <= token; ++t) {
+      double dot = 0;
+      double magnitude = 0;
+      for (std::size_t d = 0; d < dim; ++d) {
+        const double term = double{q[d]} * double{at(seq.k, t)[d]};
+        dot += term;
+        magnitude += std::abs(term);
+      }
+      scores.push_back(scale * dot);
+      // A chain of n roundings errs by about sqrt(n) half units of the magnitudes summed.
+      score_error =
+          std::max(score_error, scale * magnitude * 4 * std::sqrt(static_cast<double>(dim)) * 0x1p-24);
+    }
+    const double max = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double& score : scores) sum += score = std::exp(score - max);
+    for (std::size_t d = 0; d < dim; ++d) {
+      double value = 0;
+      double magnitude = 0;
+      for (std::size_t t = 0; t <= token; ++t) {
+        value += scores[t] / sum * at(seq.v, t)[d];
+        magnitude += scores[t] / sum * std::abs(at(seq.v, t)[d]);
+      }
+      row.out.push_back(value);
+      row.tolerance.push_back(magnitude * (2 * score_error + 64 * 0x1p-24) +
+                              std::abs(value) * 1.01 * rounding_error(shape.type));
+    }
+  }
+  return row;
+}
+
+}  // namespace metrale::kernels
