@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <metrale/kernels/attention.h>
@@ -68,6 +69,14 @@ struct Sequence {
   return seq;
 }
 
+[[nodiscard]] inline std::vector<Sequence> random_sequences(std::uint32_t seed, const AttentionShape& shape,
+                                                            const std::vector<SeqShape>& seqs) {
+  std::mt19937 random(seed);
+  std::vector<Sequence> sequences;
+  for (const SeqShape& s : seqs) sequences.push_back(random_sequence(random, shape, s.context));
+  return sequences;
+}
+
 // One side of the pool. Slots that hold no token are NaN.
 class PoolSide {
  public:
@@ -95,7 +104,7 @@ class PoolSide {
       }
     }
   }
-  [[nodiscard]] std::uint64_t address() const { return kernels::address(bytes_); }
+  [[nodiscard]] std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
   quant::KvFormat format_;
@@ -104,88 +113,128 @@ class PoolSide {
   std::vector<std::byte> bytes_;
 };
 
-// One step over sequences[i] with seqs[i]; the output row of each query token, in step order, as bytes of
-// shape.type.
-[[nodiscard]] inline Elements run_attention(const AttentionShape& shape,
-                                            const std::vector<Sequence>& sequences,
-                                            const std::vector<SeqShape>& seqs, const AttentionRun& how) {
-  const std::size_t q_width = std::size_t{shape.num_q_heads} * shape.head_dim;
-  const std::size_t kv_width = std::size_t{shape.num_kv_heads} * shape.head_dim;
-  std::uint32_t table_stride = 1;
-  std::size_t blocks = 0;
-  std::vector<std::uint32_t> starts{0};
-  std::vector<std::uint32_t> contexts;
-  for (const SeqShape& s : seqs) {
-    const std::uint32_t needed = (s.context + how.block_size - 1) / how.block_size;
-    table_stride = std::max(table_stride, needed);
-    blocks += needed;
-    starts.push_back(starts.back() + s.queries);
-    contexts.push_back(s.context);
-  }
-  std::vector<std::uint32_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0U);
-  std::shuffle(order.begin(), order.end(), std::mt19937(how.block_order_seed));
-
-  PoolSide k_pool(shape.k_format, shape, how.block_size, blocks);
-  PoolSide v_pool(shape.v_format, shape, how.block_size, blocks);
-  const std::uint32_t tokens = starts.back();
-  const auto num_seqs = static_cast<std::uint32_t>(seqs.size());
-  std::vector<std::uint32_t> tables(std::size_t{table_stride} * num_seqs, 0xFFFFFFFFU);
-  std::vector<std::uint32_t> table_rows(num_seqs);
-  Elements q(shape.type, tokens * q_width);
-  std::size_t next_block = 0;
-  for (std::uint32_t s = 0; s < num_seqs; ++s) {
-    table_rows[s] = num_seqs - 1 - s;
-    for (std::uint32_t t = 0; t < seqs[s].context; ++t) {
-      std::uint32_t& entry = tables[std::size_t{table_rows[s]} * table_stride + t / how.block_size];
-      if (t % how.block_size == 0) entry = order[next_block++];
-      k_pool.store(entry, t % how.block_size, sequences[s].k.data() + t * kv_width);
-      v_pool.store(entry, t % how.block_size, sequences[s].v.data() + t * kv_width);
+// One step over sequences[i] with seqs[i], ready to run. `args` may be changed before run().
+class AttentionStep {
+ public:
+  AttentionStep(const AttentionShape& shape, const std::vector<Sequence>& sequences,
+                const std::vector<SeqShape>& seqs, const AttentionRun& how)
+      : shape_(shape), how_(how), out(shape.type, 0) {
+    std::size_t blocks = 0;
+    for (const SeqShape& s : seqs) {
+      blocks += blocks_of(s);
+      args.table_stride = std::max(args.table_stride, blocks_of(s));
+      query_starts.push_back(query_starts.back() + s.queries);
+      context_lens.push_back(s.context);
     }
-    for (std::uint32_t i = 0; i < seqs[s].queries; ++i) {
-      const std::size_t token = seqs[s].context - seqs[s].queries + i;
-      for (std::size_t d = 0; d < q_width; ++d) {
-        q.set((starts[s] + i) * q_width + d, sequences[s].q[token * q_width + d]);
+    counts = {.num_tokens = query_starts.back(), .num_seqs = static_cast<std::uint32_t>(seqs.size())};
+    fill_pools(sequences, seqs, blocks);
+    fill_queries(sequences, seqs);
+    fill_args();
+  }
+  AttentionStep(const AttentionStep&) = delete;
+  AttentionStep& operator=(const AttentionStep&) = delete;
+
+  void run() {
+    ThreadPool pool(how_.threads);
+    run_kernel(pool, kPagedAttention, args);
+  }
+
+ private:
+  AttentionShape shape_;
+  AttentionRun how_;
+  std::vector<std::byte> k_pool_;
+  std::vector<std::byte> v_pool_;
+  std::vector<float> workspace_;
+  Elements q_{quant::ElementType::kF32, 0};
+
+ public:
+  StepCounts counts;
+  std::vector<std::uint32_t> query_starts{0};
+  std::vector<std::uint32_t> context_lens;
+  std::vector<std::uint32_t> tables;
+  std::vector<std::uint32_t> table_rows;
+  Elements out;  // [token][q_head][dim]
+  AttentionArgs args{};
+
+ private:
+  [[nodiscard]] std::uint32_t blocks_of(const SeqShape& s) const {
+    return (s.context + how_.block_size - 1) / how_.block_size;
+  }
+  [[nodiscard]] std::size_t q_width() const { return std::size_t{shape_.num_q_heads} * shape_.head_dim; }
+
+  void fill_pools(const std::vector<Sequence>& sequences, const std::vector<SeqShape>& seqs,
+                  std::size_t blocks) {
+    std::vector<std::uint32_t> order(blocks);
+    std::iota(order.begin(), order.end(), 0U);
+    std::shuffle(order.begin(), order.end(), std::mt19937(how_.block_order_seed));
+    PoolSide k_side(shape_.k_format, shape_, how_.block_size, blocks);
+    PoolSide v_side(shape_.v_format, shape_, how_.block_size, blocks);
+    tables.assign(std::size_t{args.table_stride} * counts.num_seqs, 0xFFFFFFFFU);
+    std::size_t next_block = 0;
+    const std::size_t width = std::size_t{shape_.num_kv_heads} * shape_.head_dim;
+    for (std::uint32_t s = 0; s < counts.num_seqs; ++s) {
+      table_rows.push_back(counts.num_seqs - 1 - s);
+      for (std::uint32_t t = 0; t < seqs[s].context; ++t) {
+        std::uint32_t& entry = tables[table_rows[s] * args.table_stride + t / how_.block_size];
+        if (t % how_.block_size == 0) entry = order[next_block++];
+        k_side.store(entry, t % how_.block_size, sequences[s].k.data() + t * width);
+        v_side.store(entry, t % how_.block_size, sequences[s].v.data() + t * width);
       }
     }
+    k_pool_ = k_side.take();
+    v_pool_ = v_side.take();
   }
 
-  Elements out(shape.type, tokens * q_width);
-  const StepCounts counts{.num_tokens = tokens, .num_seqs = num_seqs};
-  const std::uint32_t splits = attention_max_splits(table_stride * how.block_size);
-  std::vector<float> workspace;
-  if (how.workspace) {
-    workspace.assign(std::size_t{tokens} * shape.num_q_heads * splits * (shape.head_dim + 2),
-                     std::numeric_limits<float>::quiet_NaN());
+  void fill_queries(const std::vector<Sequence>& sequences, const std::vector<SeqShape>& seqs) {
+    q_ = Elements(shape_.type, counts.num_tokens * q_width());
+    for (std::size_t s = 0; s < seqs.size(); ++s) {
+      const std::size_t first = std::size_t{seqs[s].context - seqs[s].queries} * q_width();
+      for (std::size_t i = 0; i < seqs[s].queries * q_width(); ++i) {
+        q_.set(query_starts[s] * q_width() + i, sequences[s].q[first + i]);
+      }
+    }
+    out = Elements(shape_.type, counts.num_tokens * q_width());
   }
-  AttentionArgs args{};
-  args.counts = address(&counts);
-  args.q = q.address();
-  args.out = out.address();
-  args.k_pool = k_pool.address();
-  args.v_pool = v_pool.address();
-  args.block_tables = address(tables);
-  args.query_starts = address(starts);
-  args.context_lens = address(contexts);
-  args.table_rows = address(table_rows);
-  args.workspace = how.workspace ? address(workspace) : 0;
-  args.max_tokens = tokens;
-  args.max_seqs = num_seqs;
-  args.table_stride = table_stride;
-  args.workspace_rows = how.workspace ? tokens : 0;
-  args.num_q_heads = shape.num_q_heads;
-  args.num_kv_heads = shape.num_kv_heads;
-  args.head_dim = shape.head_dim;
-  args.block_size = how.block_size;
-  args.q_stride = static_cast<std::uint32_t>(q_width);
-  args.out_stride = static_cast<std::uint32_t>(q_width);
-  args.type = shape.type;
-  args.k_format = shape.k_format;
-  args.v_format = shape.v_format;
-  args.scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
-  ThreadPool pool(how.threads);
-  run_kernel(pool, kPagedAttention, args);
-  return out;
+
+  void fill_args() {
+    if (how_.workspace) {
+      const std::uint32_t splits = attention_max_splits(args.table_stride * how_.block_size);
+      workspace_.assign(std::size_t{counts.num_tokens} * shape_.num_q_heads * splits * (shape_.head_dim + 2),
+                        std::numeric_limits<float>::quiet_NaN());
+      args.workspace = address(workspace_);
+      args.workspace_rows = counts.num_tokens;
+    }
+    args.counts = address(&counts);
+    args.q = q_.address();
+    args.out = out.address();
+    args.k_pool = address(k_pool_);
+    args.v_pool = address(v_pool_);
+    args.block_tables = address(tables);
+    args.query_starts = address(query_starts);
+    args.context_lens = address(context_lens);
+    args.table_rows = address(table_rows);
+    args.max_tokens = counts.num_tokens;
+    args.max_seqs = counts.num_seqs;
+    args.num_q_heads = shape_.num_q_heads;
+    args.num_kv_heads = shape_.num_kv_heads;
+    args.head_dim = shape_.head_dim;
+    args.block_size = how_.block_size;
+    args.q_stride = static_cast<std::uint32_t>(q_width());
+    args.out_stride = static_cast<std::uint32_t>(q_width());
+    args.type = shape_.type;
+    args.k_format = shape_.k_format;
+    args.v_format = shape_.v_format;
+    args.scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  }
+};
+
+// The output row of each query token, in step order.
+[[nodiscard]] inline Elements run_attention(const AttentionShape& shape,
+                                            const std::vector<Sequence>& sequences,
+                                            const std::vector<SeqShape>& seqs, const AttentionRun& how = {}) {
+  AttentionStep step(shape, sequences, seqs, how);
+  step.run();
+  return step.out;
 }
 
 // The output of one query token in double precision, and how large an FP32 result may differ: each element's

@@ -95,15 +95,15 @@ class Elements {
 inline constexpr quant::ElementType kAllTypes[] = {quant::ElementType::kF32, quant::ElementType::kBf16,
                                                    quant::ElementType::kF16};
 
-// Half a unit in the last place of a value of magnitude one.
+// The largest relative error of rounding to nearest.
 [[nodiscard]] inline double rounding_error(quant::ElementType type) {
   switch (type) {
     case quant::ElementType::kF32:
       return 0x1p-24;
     case quant::ElementType::kBf16:
-      return 0x1p-9;
+      return 0x1p-8;
     case quant::ElementType::kF16:
-      return 0x1p-12;
+      return 0x1p-11;
   }
   throw std::logic_error("unknown type");
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact by construction: how a step is cut, laid out and divided never shows in a query's bits.
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kernels/support/attention_case.h"
+#include "kernels/support/isa.h"
+
+namespace metrale::kernels {
+namespace {
+
+// A chunk of bytes of `rows` query rows.
+std::vector<std::byte> rows_of(const AttentionShape& shape, const Elements& out, std::size_t first,
+                               std::size_t count) {
+  const std::size_t row_bytes =
+      std::size_t{shape.num_q_heads} * shape.head_dim * quant::element_bytes(shape.type);
+  const auto begin = out.bytes().begin() + static_cast<std::ptrdiff_t>(first * row_bytes);
+  return {begin, begin + static_cast<std::ptrdiff_t>(count * row_bytes)};
+}
+
+// The prompt of sequences[0] in chunks, each after the cache holds what came before.
+std::vector<std::byte> in_chunks(const AttentionShape& shape, const std::vector<Sequence>& sequences,
+                                 std::uint32_t tokens, std::uint32_t chunk, const AttentionRun& how = {}) {
+  std::vector<std::byte> all;
+  for (std::uint32_t done = 0; done < tokens;) {
+    const std::uint32_t now = std::min(chunk, tokens - done);
+    done += now;
+    const Elements out = run_attention(shape, sequences, {{done, now}}, how);
+    all.insert(all.end(), out.bytes().begin(), out.bytes().end());
+  }
+  return all;
+}
+
+const std::vector<AttentionShape>& exact_shapes() {
+  static const std::vector<AttentionShape> shapes{
+      {.num_q_heads = 3, .num_kv_heads = 1, .head_dim = 64, .type = quant::ElementType::kBf16},
+      {.num_q_heads = 8, .num_kv_heads = 2, .head_dim = 80, .v_format = quant::KvFormat::kFp32},
+      {.num_q_heads = 2, .num_kv_heads = 2, .head_dim = 24, .k_format = quant::KvFormat::kFp32},
+      {.num_q_heads = 7, .num_kv_heads = 1, .head_dim = 17, .type = quant::ElementType::kF16},
+  };
+  return shapes;
+}
+
+TEST(PagedAttentionExactness, ChunkingOfAPromptDoesNotShow) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    const auto sequences = random_sequences(1, shape, {{620, 620}});
+    const auto whole = in_chunks(shape, sequences, 620, 620);
+    for (const std::uint32_t chunk : {7U, 64U, 100U, 512U}) {
+      EXPECT_EQ(in_chunks(shape, sequences, 620, chunk), whole) << "chunks of " << chunk;
+    }
+  }
+}
+
+TEST(PagedAttentionExactness, DecodingTokenByTokenGivesThePrefillsBits) {
+  const AttentionShape& shape = exact_shapes()[0];
+  const auto sequences = random_sequences(2, shape, {{530, 530}});
+  const auto whole = in_chunks(shape, sequences, 530, 530);
+  EXPECT_EQ(in_chunks(shape, sequences, 530, 1), whole);
+  EXPECT_EQ(in_chunks(shape, sequences, 530, 1, {.workspace = true}), whole);
+}
+
+TEST(PagedAttentionExactness, TheRestOfTheBatchDoesNotShow) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    const std::vector<SeqShape> seqs{{700, 1}, {33, 33}, {1, 1}, {513, 7}, {64, 1}, {600, 150}};
+    const auto sequences = random_sequences(3, shape, seqs);
+    const Elements together = run_attention(shape, sequences, seqs);
+    std::size_t first = 0;
+    for (std::size_t s = 0; s < seqs.size(); ++s) {
+      const Elements alone = run_attention(shape, {sequences[s]}, {seqs[s]});
+      EXPECT_EQ(rows_of(shape, together, first, seqs[s].queries), alone.bytes()) << "sequence " << s;
+      first += seqs[s].queries;
+    }
+  }
+}
+
+TEST(PagedAttentionExactness, ThreadsAndWorkspaceDoNotShow) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    const std::vector<SeqShape> seqs{{1600, 2}, {513, 1}, {40, 1}};
+    const auto sequences = random_sequences(4, shape, seqs);
+    const Elements expected = run_attention(shape, sequences, seqs, {.threads = 1});
+    for (const unsigned threads : {1U, 2U, 3U, 4U}) {
+      for (const bool workspace : {false, true}) {
+        const Elements out =
+            run_attention(shape, sequences, seqs, {.threads = threads, .workspace = workspace});
+        EXPECT_EQ(out.bytes(), expected.bytes()) << threads << " threads, workspace " << workspace;
+      }
+    }
+  }
+}
+
+TEST(PagedAttentionExactness, BlockSizeDoesNotShow) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    const std::vector<SeqShape> seqs{{1030, 3}, {129, 129}, {15, 1}};
+    const auto sequences = random_sequences(5, shape, seqs);
+    const Elements expected = run_attention(shape, sequences, seqs, {.block_size = 16});
+    for (const std::uint32_t block_size : {1U, 7U, 32U, 64U, 128U, 1000U}) {
+      const Elements out = run_attention(shape, sequences, seqs, {.block_size = block_size});
+      EXPECT_EQ(out.bytes(), expected.bytes()) << "block_size " << block_size;
+    }
+  }
+}
+
+TEST(PagedAttentionExactness, OrderOfBlocksInThePoolDoesNotShow) {
+  const AttentionShape& shape = exact_shapes()[1];
+  const std::vector<SeqShape> seqs{{700, 20}, {100, 1}};
+  const auto sequences = random_sequences(6, shape, seqs);
+  const Elements expected = run_attention(shape, sequences, seqs, {.block_order_seed = 1});
+  for (std::uint32_t seed = 2; seed < 6; ++seed) {
+    const Elements out = run_attention(shape, sequences, seqs, {.block_order_seed = seed});
+    EXPECT_EQ(out.bytes(), expected.bytes()) << "block order " << seed;
+  }
+}
+
+TEST(PagedAttentionExactness, InstructionSetDoesNotShow) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    const std::vector<SeqShape> seqs{{700, 20}, {100, 1}, {5, 5}};
+    const auto sequences = random_sequences(7, shape, seqs);
+    const Elements best = run_attention(shape, sequences, seqs);
+    const ForceAvx2 avx2;
+    EXPECT_EQ(run_attention(shape, sequences, seqs).bytes(), best.bytes());
+  }
+}
+
+// The pool's unused slots are NaN in every case; here later tokens of the same step are not finite either.
+TEST(PagedAttentionExactness, LaterTokensDoNotShow) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    auto sequences = random_sequences(8, shape, {{90, 90}});
+    const Elements clean = run_attention(shape, sequences, {{90, 90}});
+    const std::size_t width = std::size_t{shape.num_kv_heads} * shape.head_dim;
+    for (std::size_t i = 70 * width; i < 71 * width; ++i) {
+      sequences[0].k[i] = std::numeric_limits<float>::quiet_NaN();
+      sequences[0].v[i] = std::numeric_limits<float>::infinity();
+    }
+
+    const Elements out = run_attention(shape, sequences, {{90, 90}});
+
+    EXPECT_EQ(rows_of(shape, out, 0, 70), rows_of(shape, clean, 0, 70));
+    EXPECT_TRUE(std::isnan(out.get(70 * std::size_t{shape.num_q_heads} * shape.head_dim)));
+  }
+}
+
+}  // namespace
+}  // namespace metrale::kernels
