@@ -66,6 +66,11 @@ class Elements {
         type_ == quant::ElementType::kBf16 ? quant::float_to_bf16(value) : quant::float_to_f16(value);
     std::memcpy(bytes_.data() + index * 2, &bits, 2);
   }
+  // The element's bits: the low half of `bits` for the 16-bit types.
+  void set_bits(std::size_t index, std::uint32_t bits) {
+    const std::size_t size = quant::element_bytes(type_);
+    std::memcpy(bytes_.data() + index * size, &bits, size);
+  }
   [[nodiscard]] float get(std::size_t index) const {
     if (type_ == quant::ElementType::kF32) {
       float value = 0;
