@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detokenizer: token ids to text, one id at a time, for streaming.
+#pragma once
+
+#include <string>
+
+#include <metrale/engine/tokenizer.h>
+
+namespace metrale::engine {
+
+// One per output stream; not thread-safe. Holds at most 3 bytes. All pushes and the finish, joined, equal
+// Tokenizer::decode of all the ids. The tokenizer must outlive it.
+class Detokenizer {
+ public:
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+
+  // The text that is complete with this token: valid UTF-8, perhaps empty. A sequence that may still be
+  // completed by the next tokens is held back; bytes that cannot become valid any more come out as U+FFFD.
+  // Throws InvalidArgument for an id outside the vocabulary; the state is then unchanged.
+  [[nodiscard]] std::string push(TokenId id);
+
+  // What is held back, as U+FFFD since nothing completes it; empty where nothing is. Ready for new text after
+  // it.
+  [[nodiscard]] std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  std::string held_;
+};
+
+}  // namespace metrale::engine

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// ByteBpe: byte pair encoding of one piece of text, from single bytes up.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/tokenizer/spec.h"
+#include "engine/tokenizer/vocabulary.h"
+
+namespace metrale::engine {
+
+// The merge of two tokens, by open addressing.
+class MergeTable {
+ public:
+  struct Entry {
+    std::uint32_t rank = 0;
+    TokenId result = kNone;
+  };
+  explicit MergeTable(const std::vector<Merge>& merges);
+  // nullptr where the two do not merge.
+  [[nodiscard]] const Entry* find(TokenId left, TokenId right) const;
+
+ private:
+  static constexpr TokenId kNone = -1;
+  struct Slot {
+    std::uint64_t pair = 0;
+    Entry entry;
+  };
+  [[nodiscard]] std::size_t first_slot(std::uint64_t pair) const;
+  std::vector<Slot> slots_;  // a power of two, at most half full
+};
+
+// Immutable; safe to use from many threads.
+class ByteBpe {
+ public:
+  // The state of one thread's encoding, reused from piece to piece.
+  class Workspace {
+    friend class ByteBpe;
+    struct Symbol {
+      TokenId id = 0;
+      std::uint32_t previous = 0;  // the end of the list is kEnd
+      std::uint32_t next = 0;
+      bool merged_away = false;
+    };
+    struct Candidate {
+      std::uint32_t rank = 0;
+      std::uint32_t position = 0;
+      TokenId result = 0;
+    };
+    std::vector<Symbol> symbols_;
+    std::vector<Candidate> heap_;
+  };
+
+  // The vocabulary must outlive it.
+  ByteBpe(const TokenizerSpec& spec, const Vocabulary& vocabulary);
+
+  // Appends the tokens of `piece`: adjacent tokens are merged in the order of rank, leftmost first. A byte
+  // without a token is the unknown token, or nothing without one. O(n log n). Throws InvalidArgument for a
+  // piece over 2 GiB.
+  void encode(std::string_view piece, Workspace& workspace, std::vector<TokenId>& ids) const;
+
+ private:
+  static constexpr TokenId kNoToken = -1;
+  static constexpr std::uint32_t kEnd = 0xFFFFFFFF;
+
+  void begin(std::string_view piece, Workspace& workspace) const;
+  void propose(std::uint32_t position, Workspace& workspace) const;
+  void merge_all(Workspace& workspace) const;
+
+  std::array<TokenId, 256> byte_tokens_{};
+  MergeTable merges_;
+  std::optional<TokenId> unknown_;
+  bool fuse_unknown_;
+  std::unordered_map<std::string_view, TokenId>
+      whole_pieces_;  // with ignore_merges: by the bytes of the token
+};
+
+}  // namespace metrale::engine

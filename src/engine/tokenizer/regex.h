@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regex: a compiled PCRE2 pattern, shared by threads; RegexMatcher: the state of one thread's matching.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace metrale::engine {
+
+class Regex {
+ public:
+  // A pattern in Oniguruma's syntax, or a text that is matched as it stands. JIT-compiled where the machine
+  // allows. Throws Unsupported in the name of `where` for a pattern that does not compile or has no PCRE2
+  // form.
+  [[nodiscard]] static Regex from_oniguruma(std::string_view pattern, std::string_view where);
+  [[nodiscard]] static Regex from_literal(std::string_view text, std::string_view where);
+  // A pattern in PCRE2's own syntax, for our own patterns.
+  [[nodiscard]] static Regex from_pcre2(std::string_view pattern);
+
+  [[nodiscard]] const std::string& pattern() const { return pattern_; }
+
+ private:
+  friend class RegexMatcher;
+  struct FreeCode {
+    void operator()(void* code) const noexcept;
+  };
+  Regex(std::string_view shown, std::string_view pattern, unsigned extra_options, std::string_view where);
+
+  std::string pattern_;  // as the file has it
+  std::unique_ptr<void, FreeCode> code_;
+};
+
+struct TextRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+class RegexMatcher {
+ public:
+  RegexMatcher();
+
+  // The first match at or after byte `from`. `text` must be valid UTF-8 and `from` a character's first byte.
+  // Throws InvalidArgument where the search takes more steps than a search linear in the text could need.
+  [[nodiscard]] std::optional<TextRange> find(const Regex& regex, std::string_view text, std::size_t from);
+
+ private:
+  struct Free {
+    void operator()(void* state) const noexcept;
+  };
+  struct FreeContext {
+    void operator()(void* context) const noexcept;
+  };
+  struct FreeStack {
+    void operator()(void* stack) const noexcept;
+  };
+  void give_larger_stack();
+
+  std::unique_ptr<void, Free> match_;
+  std::unique_ptr<void, FreeContext> context_;
+  std::unique_ptr<void, FreeStack> stack_;  // where a match has needed more than the JIT's own
+};
+
+}  // namespace metrale::engine

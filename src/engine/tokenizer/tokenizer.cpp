@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <metrale/base/error.h>
+#include <metrale/base/fd.h>
+#include <metrale/engine/tokenizer.h>
+
+#include "engine/tokenizer/added_tokens.h"
+#include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/normalizer.h"
+#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/spec.h"
+#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/vocabulary.h"
+
+namespace metrale::engine {
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{512} << 20;
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
+
+// Added tokens that are looked for in the raw text, or those in the normalised text.
+std::vector<AddedToken> added_tokens_of(const TokenizerSpec& spec, bool normalized,
+                                        const Normalizer& normalizer) {
+  std::vector<AddedToken> tokens;
+  for (AddedToken token : spec.added_tokens) {
+    if (token.normalized != normalized) continue;
+    if (normalized && !normalizer.keeps(token.content)) token.content = normalizer.apply(token.content);
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+struct TokenizerParts {
+  explicit TokenizerParts(TokenizerSpec&& spec)
+      : vocabulary(spec),
+        normalizer(spec.normal_forms),
+        raw_added(added_tokens_of(spec, false, normalizer)),
+        normalized_added(added_tokens_of(spec, true, normalizer)),
+        bpe(spec, vocabulary),
+        prefix(std::move(spec.prefix)),
+        suffix(std::move(spec.suffix)),
+        pre_tokenizer(std::move(spec.pre_tokenizer)) {}
+
+  Vocabulary vocabulary;
+  Normalizer normalizer;
+  AddedTokenFinder raw_added;
+  AddedTokenFinder normalized_added;
+  ByteBpe bpe;
+  std::vector<TokenId> prefix;
+  std::vector<TokenId> suffix;
+  PreTokenizer pre_tokenizer;
+};
+
+namespace {
+
+// One call of encode: raw text to added tokens and text between, text to valid stretches and invalid bytes, a
+// stretch to normalised added tokens and pieces, a piece to ids.
+class Encoding {
+ public:
+  Encoding(const TokenizerParts& parts, EncodeOptions options) : parts_(parts), options_(options) {}
+
+  std::vector<TokenId> run(std::string_view text) {
+    if (options_.add_special_tokens) ids_ = parts_.prefix;
+    std::vector<Segment> segments;
+    parts_.raw_added.find(text, options_.parse_special, segments);
+    for (const Segment& segment : segments) {
+      if (segment.id) {
+        ids_.push_back(*segment.id);
+      } else {
+        any_bytes(segment.text);
+      }
+    }
+    if (options_.add_special_tokens) ids_.insert(ids_.end(), parts_.suffix.begin(), parts_.suffix.end());
+    return std::move(ids_);
+  }
+
+ private:
+  void any_bytes(std::string_view bytes) {
+    bool continues = false;
+    while (!bytes.empty()) {
+      const std::size_t valid = valid_utf8_prefix(bytes);
+      if (valid != 0) {
+        stretch(bytes.substr(0, valid), continues);
+      } else {
+        parts_.bpe.encode(bytes.substr(0, 1), bpe_, ids_);
+      }
+      bytes.remove_prefix(std::max<std::size_t>(valid, 1));
+      continues = true;
+    }
+  }
+
+  void stretch(std::string_view text, bool continues) {
+    std::string normalized;
+    if (!parts_.normalizer.keeps(text)) {
+      normalized = parts_.normalizer.apply(text);
+      text = normalized;
+    }
+    parts_.normalized_added.find(text, options_.parse_special, segments_);
+    for (const Segment& segment : segments_) {
+      if (segment.id) {
+        ids_.push_back(*segment.id);
+        continue;
+      }
+      parts_.pre_tokenizer.cut(segment.text, continues && segment.text.data() == text.data(), cutting_);
+      for (const std::string_view piece : cutting_.pieces()) parts_.bpe.encode(piece, bpe_, ids_);
+    }
+  }
+
+  const TokenizerParts& parts_;
+  EncodeOptions options_;
+  std::vector<TokenId> ids_;
+  std::vector<Segment> segments_;
+  PreTokenizer::Workspace cutting_;
+  ByteBpe::Workspace bpe_;
+};
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<const TokenizerParts> parts) noexcept : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  return parse(read_text_file(path, kMaxFileBytes), path);
+}
+
+Tokenizer Tokenizer::parse(std::string_view json, const std::string& origin) {
+  return Tokenizer(std::make_unique<const TokenizerParts>(parse_tokenizer_json(json, origin)));
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  if (text.size() > kMaxTextBytes) {
+    throw InvalidArgument(fmt::format("cannot encode a text of {} bytes: {} at most, encode it in parts",
+                                      text.size(), kMaxTextBytes));
+  }
+  return Encoding(*parts_, options).run(text);
+}
+
+std::string_view Tokenizer::token_bytes(TokenId id) const {
+  parts_->vocabulary.check(id);
+  return parts_->vocabulary.bytes(id);
+}
+
+std::optional<TokenId> Tokenizer::token_id(std::string_view spelling) const {
+  return parts_->vocabulary.find(spelling);
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+  parts_->vocabulary.check(id);
+  return parts_->vocabulary.is_special(id);
+}
+
+std::size_t Tokenizer::vocab_size() const noexcept {
+  return parts_->vocabulary.size();
+}
+
+}  // namespace metrale::engine
