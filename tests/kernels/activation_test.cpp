@@ -44,7 +44,7 @@ TEST(SiluMul, AgreesWithTheModelForEveryWidthAndType) {
           const double gate = in.get(row * 2 * width + i);
           const double expected = gate / (1 + std::exp(-gate)) * in.get((row * 2 + 1) * width + i);
           ASSERT_NEAR(out.get(row * width + i), expected,
-                      std::abs(expected) * (6 * 0x1p-24 + 1.01 * rounding_error(type)) + 0x1p-25)
+                      std::abs(expected) * 6 * 0x1p-24 + rounding_bound(type, expected))
               << "gate " << gate << " seed " << seed;
         }
       }

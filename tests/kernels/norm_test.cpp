@@ -56,9 +56,8 @@ TEST(RmsNorm, AgreesWithTheModelForEveryWidthAndType) {
           const double inverse = 1 / std::sqrt(squares / width + double{kEpsilon});
           for (std::size_t i = 0; i < width; ++i) {
             const double expected = in.get(row * width + i) * inverse * weight.get(i);
-            // The last term: halves below their normal range have fewer bits.
             ASSERT_NEAR(out.get(row * width + i), expected,
-                        std::abs(expected) * (norm_error(width) + 1.01 * rounding_error(out_type)) + 0x1p-25)
+                        std::abs(expected) * norm_error(width) + rounding_bound(out_type, expected))
                 << "width " << width << " element " << i << " seed " << seed;
           }
         }

@@ -104,8 +104,7 @@ TEST(Rope, TurnsEachPairByItsAngle) {
         const double sine = table[(row * 2 + 1) * half + d % half];
         const double expected = d < half ? x * cosine - y * sine : y * cosine + x * sine;
         ASSERT_NEAR(data.get(i), expected,
-                    (std::abs(x) + std::abs(y)) * 2 * 0x1p-24 +
-                        std::abs(expected) * 1.01 * rounding_error(type) + 0x1p-25)
+                    (std::abs(x) + std::abs(y)) * 2 * 0x1p-24 + rounding_bound(type, expected))
             << "element " << i << " seed " << seed;
       }
     }

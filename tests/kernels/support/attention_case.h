@@ -282,7 +282,7 @@ struct ModelRow {
       }
       row.out.push_back(value);
       row.tolerance.push_back(magnitude * (2 * score_error + 64 * 0x1p-24) +
-                              std::abs(value) * 1.01 * rounding_error(shape.type));
+                              rounding_bound(shape.type, value));
     }
   }
   return row;

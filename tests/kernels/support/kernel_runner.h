@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -111,6 +112,11 @@ inline constexpr quant::ElementType kAllTypes[] = {quant::ElementType::kF32, qua
       return 0x1p-11;
   }
   throw std::logic_error("unknown type");
+}
+
+// The largest error of rounding `value` to `type`; halves lose bits below their normal range.
+[[nodiscard]] inline double rounding_bound(quant::ElementType type, double value) {
+  return std::abs(value) * 1.01 * rounding_error(type) + (type == quant::ElementType::kF16 ? 0x1p-25 : 0.0);
 }
 
 [[nodiscard]] inline std::vector<float> random_normal(std::mt19937& random, std::size_t count,
