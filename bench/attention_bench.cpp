@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// paged_attention over a BF16 cache in blocks of 16 tokens: decode against the memory's read rate, prefill
+// against the processor's rate of FP32 multiply-adds, both measured in the same run. Decode walks through as
+// many layers as it takes to leave every cache.
+// bench-deps: kernels
+#include <cmath>
+#include <cstring>
+#include <future>
+#include <immintrin.h>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <metrale/base/aligned_buffer.h>
+#include <metrale/base/cpu_features.h>
+#include <metrale/base/thread_pool.h>
+#include <metrale/kernels/attention.h>
+#include <metrale/kernels/cpu_kernels.h>
+#include <metrale/kernels/step.h>
+#include <metrale/quant/float_convert.h>
+
+#include "support/report.h"
+
+namespace metrale::bench {
+namespace {
+
+constexpr unsigned kThreads = 2;
+constexpr unsigned kRuns = 7;
+constexpr std::size_t kColdBytes = std::size_t{384} << 20;  // at least so much is read between two uses
+constexpr std::uint32_t kBlockSize = 16;
+
+struct Model {
+  const char* name;
+  std::uint32_t num_q_heads;
+  std::uint32_t num_kv_heads;
+  std::uint32_t head_dim;
+
+  [[nodiscard]] std::size_t side_bytes() const {
+    return quant::kv_side_bytes(quant::KvFormat::kBf16, kBlockSize, num_kv_heads, head_dim);
+  }
+};
+constexpr Model kModels[] = {{"SmolLM2-135M", 9, 3, 64}, {"Llama-8B", 32, 8, 128}};
+
+std::uint64_t address(const void* at) {
+  return reinterpret_cast<std::uintptr_t>(at);
+}
+
+// The pool as a backend uses it: kernel bodies run on a worker, the other worker helps.
+class Machine {
+ public:
+  Machine() : pool_(kThreads) {
+    kernels::register_cpu_kernels(table_);
+    const auto& id = kernels::kPagedAttention;
+    attention_ = table_.find(id.module, id.function)->body;
+  }
+
+  void on_worker(const std::function<void()>& work) {
+    std::packaged_task<void()> task(work);
+    auto done = task.get_future();
+    pool_.post([&task] { task(); });
+    done.get();
+  }
+  // Runs part(0) and part(1) on two threads.
+  void on_all(const std::function<void(std::size_t)>& part) {
+    on_worker([&] { pool_.parallel_for(kThreads, 1, [&](std::size_t begin, std::size_t) { part(begin); }); });
+  }
+  void attention(const kernels::AttentionArgs& args) { attention_(pool_, &args); }
+
+ private:
+  ThreadPool pool_;
+  gpu::CpuKernelTable table_;
+  gpu::CpuKernelBody attention_ = nullptr;
+};
+
+// ---- limits of the machine
+
+[[gnu::target("avx512f")]] float sum_avx512(const std::byte* from, std::size_t bytes) {
+  __m512 sums[4] = {};
+  for (std::size_t i = 0; i < bytes; i += 256) {
+    for (std::size_t j = 0; j < 4; ++j) sums[j] = _mm512_add_ps(sums[j], _mm512_loadu_ps(from + i + j * 64));
+  }
+  return _mm512_cvtss_f32(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+}
+
+float sum_avx2(const std::byte* from, std::size_t bytes) {
+  __m256 sums[4] = {};
+  for (std::size_t i = 0; i < bytes; i += 128) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      sums[j] = _mm256_add_ps(sums[j], _mm256_loadu_ps(reinterpret_cast<const float*>(from + i + j * 32)));
+    }
+  }
+  return _mm256_cvtss_f32(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+}
+
+// Bytes a second that two threads read together.
+double read_rate(Machine& machine, std::span<const std::byte> memory) {
+  const std::size_t half = memory.size() / kThreads / 256 * 256;
+  const double seconds = median_seconds(kRuns, [&] {
+    machine.on_all([&](std::size_t part) {
+      const std::byte* from = memory.data() + part * half;
+      keep(cpu_isa() == CpuIsa::kAvx2 ? sum_avx2(from, half) : sum_avx512(from, half));
+    });
+  });
+  return static_cast<double>(half * kThreads) / seconds;
+}
+
+constexpr std::size_t kChains = 12;
+constexpr std::size_t kFmaRounds = 4'000'000;
+
+[[gnu::target("avx512f")]] void multiply_add_avx512() {
+  __m512 acc[kChains] = {};
+  const __m512 factor = _mm512_set1_ps(0.5F);
+  for (std::size_t i = 0; i < kFmaRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m512& a : acc) a = _mm512_fmadd_ps(a, factor, factor);
+  }
+  for (const __m512& a : acc) keep(a);
+}
+
+void multiply_add_avx2() {
+  __m256 acc[kChains] = {};
+  const __m256 factor = _mm256_set1_ps(0.5F);
+  for (std::size_t i = 0; i < kFmaRounds; ++i) {
+#pragma GCC unroll 12
+    for (__m256& a : acc) a = _mm256_fmadd_ps(a, factor, factor);
+  }
+  for (const __m256& a : acc) keep(a);
+}
+
+// Floating-point operations a second of two threads that do nothing but multiply-adds in registers.
+double multiply_add_rate(Machine& machine) {
+  const bool wide = cpu_isa() != CpuIsa::kAvx2;
+  const double seconds = median_seconds(kRuns, [&] {
+    machine.on_all([&](std::size_t) { wide ? multiply_add_avx512() : multiply_add_avx2(); });
+  });
+  return static_cast<double>(kThreads * kFmaRounds * kChains * 2 * (wide ? 16 : 8)) / seconds;
+}
+
+// ---- a step
+
+// BF16 numbers of about one in size.
+void fill_bf16(std::span<std::byte> memory) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> pattern(65521);
+  for (auto& value : pattern) value = quant::float_to_bf16(normal(random));
+  for (std::size_t at = 0; at < memory.size(); at += pattern.size() * 2) {
+    std::memcpy(memory.data() + at, pattern.data(), std::min(pattern.size() * 2, memory.size() - at));
+  }
+}
+
+// One batch of equal sequences; the blocks of a layer lie in random order.
+class Step {
+ public:
+  Step(const Model& model, std::uint32_t batch, std::uint32_t context, std::uint32_t queries,
+       std::size_t cold_bytes)
+      : model_(model),
+        blocks_(std::size_t{batch} * ((context + kBlockSize - 1) / kBlockSize)),
+        layers_(std::max<std::size_t>(1, cold_bytes / (2 * layer_bytes()))),
+        pools_(2 * layers_ * layer_bytes(), std::size_t{2} << 20),
+        q_(std::size_t{batch} * queries * width() * 2, 64),
+        out_(std::size_t{batch} * queries * width() * 2, 64),
+        tables_(blocks_),
+        counts_{.num_tokens = batch * queries, .num_seqs = batch} {
+    fill_bf16(pools_.span());
+    fill_bf16(q_.span());
+    std::iota(tables_.begin(), tables_.end(), 0U);
+    std::shuffle(tables_.begin(), tables_.end(), std::mt19937(2));
+    for (std::uint32_t s = 0; s < batch; ++s) {
+      starts_.push_back(starts_.back() + queries);
+      contexts_.push_back(context);
+      rows_.push_back(s);
+    }
+    workspace_.resize(std::size_t{counts_.num_tokens} * model.num_q_heads *
+                      kernels::attention_max_splits(context) * (model.head_dim + 2));
+  }
+
+  [[nodiscard]] std::size_t layer_bytes() const { return blocks_ * model_.side_bytes(); }
+  [[nodiscard]] std::size_t layers() const { return layers_; }
+
+  // Every layer once.
+  void run(Machine& machine) {
+    machine.on_worker([&] {
+      for (std::size_t layer = 0; layer < layers_; ++layer) machine.attention(args(layer));
+    });
+  }
+
+ private:
+  [[nodiscard]] std::uint32_t width() const { return model_.num_q_heads * model_.head_dim; }
+  [[nodiscard]] kernels::AttentionArgs args(std::size_t layer) const {
+    kernels::AttentionArgs a{};
+    a.counts = address(&counts_);
+    a.q = address(q_.data());
+    a.out = address(out_.data());
+    a.k_pool = address(pools_.data() + 2 * layer * layer_bytes());
+    a.v_pool = a.k_pool + layer_bytes();
+    a.block_tables = address(tables_.data());
+    a.query_starts = address(starts_.data());
+    a.context_lens = address(contexts_.data());
+    a.table_rows = address(rows_.data());
+    a.workspace = address(workspace_.data());
+    a.max_tokens = counts_.num_tokens;
+    a.max_seqs = counts_.num_seqs;
+    a.table_stride = static_cast<std::uint32_t>(blocks_ / counts_.num_seqs);
+    a.workspace_rows = counts_.num_tokens;
+    a.num_q_heads = model_.num_q_heads;
+    a.num_kv_heads = model_.num_kv_heads;
+    a.head_dim = model_.head_dim;
+    a.block_size = kBlockSize;
+    a.q_stride = width();
+    a.out_stride = width();
+    a.type = quant::ElementType::kBf16;
+    a.k_format = quant::KvFormat::kBf16;
+    a.v_format = quant::KvFormat::kBf16;
+    a.scale = 1.0F / std::sqrt(static_cast<float>(model_.head_dim));
+    return a;
+  }
+
+  Model model_;
+  std::size_t blocks_;
+  std::size_t layers_;
+  AlignedBuffer pools_;
+  AlignedBuffer q_;
+  AlignedBuffer out_;
+  std::vector<std::uint32_t> tables_;
+  std::vector<std::uint32_t> starts_{0};
+  std::vector<std::uint32_t> contexts_;
+  std::vector<std::uint32_t> rows_;
+  std::vector<float> workspace_;
+  kernels::StepCounts counts_;
+};
+
+void decode(Report& report, Machine& machine, const Model& model, std::uint32_t batch, std::uint32_t context,
+            double limit) {
+  Step step(model, batch, context, 1, kColdBytes);
+  const double seconds =
+      median_seconds(kRuns, [&] { step.run(machine); }) / static_cast<double>(step.layers());
+  const std::size_t bytes = 2 * step.layer_bytes();
+  const std::string name = fmt::format("decode {} batch {} context {}", model.name, batch, context);
+  const double rate = static_cast<double>(bytes) / seconds;
+  report.add({.name = name, .metric = "time of a layer", .value = seconds * 1e6, .unit = "us"});
+  report.add({.name = name,
+              .metric = "rate",
+              .value = rate / 1e9,
+              .unit = "GB/s",
+              .bytes_moved = bytes,
+              .share_of_limit = rate / limit,
+              .limit = fmt::format("read rate of {} threads, {:.1f} GB/s", kThreads, limit / 1e9)});
+}
+
+void prefill(Report& report, Machine& machine, const Model& model, std::uint32_t tokens, double limit) {
+  Step step(model, 1, tokens, tokens, 0);
+  const double seconds = median_seconds(kRuns, [&] { step.run(machine); });
+  const double pairs = 0.5 * tokens * (tokens + 1.0) * model.num_q_heads;
+  const double rate = pairs * 4 * model.head_dim / seconds;
+  const std::string name = fmt::format("prefill {} tokens {}", model.name, tokens);
+  report.add({.name = name, .metric = "time of a layer", .value = seconds * 1e6, .unit = "us"});
+  report.add(
+      {.name = name,
+       .metric = "rate",
+       .value = rate / 1e9,
+       .unit = "GFLOP/s",
+       .share_of_limit = rate / limit,
+       .limit = fmt::format("FP32 multiply-adds of {} threads, {:.0f} GFLOP/s", kThreads, limit / 1e9)});
+}
+
+int run(int argc, char** argv) {
+  Report report("attention",
+                "BF16 cache in blocks of 16, 2 threads, median of 7 runs; decode cold, prefill warm; causal "
+                "operations counted only",
+                argc, argv);
+  Machine machine;
+  AlignedBuffer memory(kColdBytes, std::size_t{2} << 20);
+  fill_bf16(memory.span());
+  const double read = read_rate(machine, memory.span());
+  report.add({.name = "limit", .metric = "read rate", .value = read / 1e9, .unit = "GB/s"});
+  const double operations = multiply_add_rate(machine);
+  report.add({.name = "limit", .metric = "FP32 multiply-adds", .value = operations / 1e9, .unit = "GFLOP/s"});
+  for (const Model& model : kModels) {
+    for (const std::uint32_t context : {512U, 8192U}) {
+      for (const std::uint32_t batch : {1U, 4U, 16U}) decode(report, machine, model, batch, context, read);
+    }
+    for (const std::uint32_t tokens : {512U, 2048U}) prefill(report, machine, model, tokens, operations);
+  }
+  report.write();
+  return 0;
+}
+
+}  // namespace
+}  // namespace metrale::bench
+
+int main(int argc, char** argv) {
+  return metrale::bench::run(argc, argv);
+}
