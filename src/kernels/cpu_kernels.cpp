@@ -10,6 +10,7 @@ void register_cpu_kernels(gpu::CpuKernelTable& table) {
   register_attention(table);
   register_embedding(table);
   register_kv_write(table);
+  register_linear(table);
   register_logits(table);
   register_norm(table);
   register_rope(table);
