@@ -1,31 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <sched.h>
 
+#include <metrale/base/checked.h>
+#include <metrale/base/spin.h>
 #include <metrale/base/thread_pool.h>
 
 namespace metrale {
 namespace {
-
-constexpr std::chrono::microseconds kSpin{20};
-
-void cpu_pause() {
-  __builtin_ia32_pause();
-}
-
-// True as soon as `ready()` is; false after the spin time.
-template <class Ready>
-bool spin_until(Ready ready) {
-  const auto deadline = std::chrono::steady_clock::now() + kSpin;
-  for (;;) {
-    for (int i = 0; i < 16; ++i) {
-      if (ready()) return true;
-      cpu_pause();
-    }
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-  }
-}
 
 unsigned usable_processors() {
   cpu_set_t set;
@@ -51,36 +33,48 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
+// Sleepers are worth a system call only where the spinning workers are too few for the work.
+std::size_t ThreadPool::claim_sleepers(std::size_t work) {
+  const std::size_t coming = spinners_ + wake_tokens_;
+  const std::size_t asleep = sleepers_ - wake_tokens_;
+  const std::size_t claimed = work > coming ? std::min(work - coming, asleep) : 0;
+  wake_tokens_ += claimed;
+  return claimed;
+}
+
+void ThreadPool::wake(std::size_t sleepers) {
+  for (std::size_t i = 0; i < sleepers; ++i) wake_.notify_one();
+}
+
 void ThreadPool::post(std::function<void()> task) {
-  bool wake = false;
+  std::size_t claimed = 0;
   {
     const std::scoped_lock lock(mutex_);
-    tasks_.push_back(std::move(task));
+    tasks_.push(std::move(task));
     pending_.fetch_add(1, std::memory_order_release);
-    wake = sleepers_ > 0;
+    claimed = claim_sleepers(tasks_.size());
   }
-  if (wake) wake_.notify_one();
+  wake(claimed);
 }
 
 void ThreadPool::run(Region& region) {
-  bool wake = false;
+  std::size_t claimed = 0;
   {
     const std::scoped_lock lock(mutex_);
     regions_.push_back(&region);
     pending_.fetch_add(1, std::memory_order_release);
-    wake = sleepers_ > 0;
+    claimed = claim_sleepers(tasks_.size() + ceil_div(region.count, region.grain) - 1);
   }
-  if (wake) wake_.notify_all();
+  wake(claimed);
   work_on(region);
   std::unique_lock lock(mutex_);
   // Nobody joins after this: helpers enter under the lock and only while the region is listed.
-  std::erase(regions_, &region);
-  pending_.fetch_sub(1, std::memory_order_release);
+  if (std::erase(regions_, &region) != 0) pending_.fetch_sub(1, std::memory_order_release);
   if (region.helpers.load() != 0) {
     lock.unlock();
-    spin_until([&] { return region.helpers.load(std::memory_order_acquire) == 0; });
+    const bool done = spin_until([&] { return region.helpers.load(std::memory_order_acquire) == 0; });
     lock.lock();
-    region_done_.wait(lock, [&] { return region.helpers.load() == 0; });
+    if (!done) region_done_.wait(lock, [&] { return region.helpers.load() == 0; });
   }
   if (region.error) std::rethrow_exception(region.error);
 }
@@ -100,38 +94,49 @@ void ThreadPool::work_on(Region& region) {
   }
 }
 
+ThreadPool::Region* ThreadPool::open_region() {
+  while (!regions_.empty()) {
+    Region* const region = regions_.front();
+    if (region->next.load(std::memory_order_relaxed) < region->count) return region;
+    // All ranges are handed out: nothing to join, so it must not keep idle workers awake.
+    regions_.erase(regions_.begin());
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+  return nullptr;
+}
+
+void ThreadPool::wait_for_work(std::unique_lock<std::mutex>& lock) {
+  ++spinners_;
+  lock.unlock();
+  const bool seen = spin_until([&] { return pending_.load(std::memory_order_acquire) != 0; });
+  lock.lock();
+  --spinners_;
+  if (seen || stop_ || pending_.load() != 0) return;
+  ++sleepers_;
+  wake_.wait(lock, [&] { return wake_tokens_ != 0 || stop_; });
+  --sleepers_;
+  if (wake_tokens_ != 0) --wake_tokens_;
+}
+
 void ThreadPool::worker_main() {
+  std::unique_lock lock(mutex_);
   for (;;) {
-    spin_until([&] { return pending_.load(std::memory_order_acquire) != 0; });
-    std::unique_lock lock(mutex_);
-    const auto open_region = [&]() -> Region* {
-      // A region whose ranges are all handed out only waits for its helpers: nothing to join.
-      for (Region* region : regions_) {
-        if (region->next.load(std::memory_order_relaxed) < region->count) return region;
-      }
-      return nullptr;
-    };
-    Region* region = open_region();
-    while (region == nullptr && tasks_.empty() && !stop_) {
-      ++sleepers_;
-      wake_.wait(lock);
-      --sleepers_;
-      region = open_region();
-    }
-    if (region != nullptr) {
+    if (Region* const region = open_region()) {
       region->helpers.fetch_add(1);
       lock.unlock();
       work_on(*region);
       lock.lock();
       if (region->helpers.fetch_sub(1) == 1) region_done_.notify_all();
     } else if (!tasks_.empty()) {
-      auto task = std::move(tasks_.front());
-      tasks_.pop_front();
+      const auto task = tasks_.pop();
       pending_.fetch_sub(1, std::memory_order_release);
       lock.unlock();
       task();
-    } else {
+      lock.lock();
+    } else if (stop_) {
       return;
+    } else {
+      wait_for_work(lock);
     }
   }
 }

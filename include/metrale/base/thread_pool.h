@@ -6,13 +6,14 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include <metrale/base/ring_queue.h>
 
 namespace metrale {
 
@@ -68,14 +69,20 @@ class ThreadPool {
   void run(Region& region);
   void work_on(Region& region);
   void worker_main();
+  void wait_for_work(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Region* open_region();
+  [[nodiscard]] std::size_t claim_sleepers(std::size_t work);
+  void wake(std::size_t sleepers);
 
   std::mutex mutex_;
-  std::condition_variable wake_;         // tasks, regions or stop
+  std::condition_variable wake_;         // wake_tokens_ or stop_
   std::condition_variable region_done_;  // a region lost its last helper
-  std::deque<std::function<void()>> tasks_;
-  std::vector<Region*> regions_;
+  RingQueue<std::function<void()>> tasks_;
+  std::vector<Region*> regions_;         // those that may have ranges to hand out
   std::atomic<std::size_t> pending_{0};  // tasks_.size() + regions_.size(), read while spinning
-  unsigned sleepers_ = 0;
+  std::size_t spinners_ = 0;             // workers that will look at the queues again without being woken
+  std::size_t sleepers_ = 0;
+  std::size_t wake_tokens_ = 0;  // sleepers that were woken and have not noticed yet
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };

@@ -6,7 +6,9 @@
 // Blocking: a call that neither names a stream nor says "blocking" never waits for device work.
 // Failures: a kernel or copy that fails on its stream makes that stream (and every stream or event that
 // waited on it) failed for good: later work there is skipped, and synchronize, event_synchronize, event_query
-// and blocking copies on it throw the first error. destroy_stream is the only cure.
+// and copy_d2h_on_stream throw the first error, a DeviceError. destroy_stream is the only cure.
+// Handles and addresses that are dead or foreign throw InvalidArgument. A copy or memset of zero bytes does
+// nothing; one that leaves its allocation throws InvalidArgument where the backend can see it.
 #pragma once
 
 #include <array>
@@ -39,7 +41,6 @@ class GpuBackend {
   [[nodiscard]] BackendStats stats() const;
 
   // ---- memory
-  // ----------------------------------------------------------------------------------------------------
   // Blocking. Contents undefined (poisoned in checked builds). Aligned to 256 bytes. Throws OutOfMemory
   // (naming what is free), InvalidArgument for zero bytes. The call site goes on the ledger.
   [[nodiscard]] DevicePtr alloc(std::size_t bytes, CallSite site = CallSite::here());
@@ -56,7 +57,8 @@ class GpuBackend {
   // The device address of a byte inside pinned memory. Needs capabilities().pinned_device_address.
   [[nodiscard]] DevicePtr device_address_of_pinned(const std::byte* host);
 
-  // Blocking copies, ordered after nothing but what the caller synchronised.
+  // Blocking copies, ordered after nothing but what the caller synchronised. Source and destination of a
+  // device-to-device copy do not overlap (InvalidArgument).
   void copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src);
   void copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src);
   void copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t bytes);
@@ -86,7 +88,6 @@ class GpuBackend {
   [[nodiscard]] std::uint32_t sm_count() const { return do_sm_count(); }
 
   // ---- the ledger: how leaks and stray writes are found
-  // ------------------------------------------------------------
   [[nodiscard]] std::uint64_t live_bytes() const { return do_live_bytes(); }
   [[nodiscard]] std::uint64_t live_alloc_count() const { return do_live_alloc_count(); }
   // Live memory by call site, at most `top` entries of at least `min_bytes`, largest first.
@@ -94,16 +95,15 @@ class GpuBackend {
                                                                std::uint64_t min_bytes) const {
     return do_alloc_report(top, min_bytes);
   }
-  // Blocking. Frees everything still on the ledger, logging the largest call sites; returns how many there
-  // were.
-  std::size_t sweep_unreleased() { return do_sweep_unreleased(); }
+  // Blocking. Releases op_cache(), then frees everything still on the ledger, logging the largest call sites;
+  // returns how many there were. No work is enqueued.
+  std::size_t sweep_unreleased();
   // Blocking. Red zones that somebody wrote into. Needs capabilities().red_zones.
   [[nodiscard]] std::vector<RedZoneHit> scan_red_zones();
   // Blocking. Refills the red zones of allocations whose id lies in [first_id, last_id).
   void poison_red_zones(std::uint64_t first_id, std::uint64_t last_id);
 
   // ---- launch
-  // ------------------------------------------------------------------------------------------------------
   [[nodiscard]] bool has_module(std::string_view module) const { return do_has_module(module); }
   // Throws InvalidArgument naming module::function where there is none. Look up once: op_cache() or
   // BoundKernel.
@@ -119,7 +119,6 @@ class GpuBackend {
   [[nodiscard]] OpCache& op_cache() { return *op_cache_; }
 
   // ---- streams
-  // -----------------------------------------------------------------------------------------------------
   // Never null; lives as long as the backend.
   [[nodiscard]] StreamRef default_stream() const { return do_default_stream(); }
   [[nodiscard]] StreamRef create_stream() { return do_create_stream(); }
@@ -132,10 +131,9 @@ class GpuBackend {
   void bind_to_thread() { do_bind_to_thread(); }
 
   // ---- graphs (capabilities().graphs)
-  // -------------------------------------------------------------------------------- From here until
-  // end_capture, work on `stream` is recorded and not run; other streams join by waiting on an event recorded
-  // in the capture, and must be joined back before it ends. Blocking calls on a capturing stream throw
-  // InvalidArgument and leave the capture as it was.
+  // From here until end_capture, work on `stream` is recorded and not run; other streams join by waiting on
+  // an event recorded in the capture, and must be joined back before it ends. Blocking calls on a capturing
+  // stream throw InvalidArgument and leave the capture as it was.
   void begin_capture(StreamRef stream);
   // Throws InvalidArgument where `stream` did not begin a capture or joined streams were not joined back; the
   // capture is then discarded.
@@ -144,16 +142,18 @@ class GpuBackend {
   // Discards a capture on error paths; no-op when there is none.
   void abort_capture_if_active(StreamRef stream) noexcept { do_abort_capture_if_active(stream); }
   // Enqueued. Kernels read their device data anew at each replay. Throws InvalidArgument where an allocation
-  // that the graph's copies, memsets or kernel arguments point into was freed.
+  // that the graph's copies, memsets or kernel arguments point into was freed, and where `stream` is
+  // capturing.
   void launch_graph(GraphRef graph, StreamRef stream);
   // Blocking where a replay is still running.
   void destroy_graph(GraphRef graph);
 
   // ---- events
-  // ------------------------------------------------------------------------------------------------------
   [[nodiscard]] EventRef create_event() { return do_create_event(); }
   void destroy_event(EventRef event) { do_destroy_event(event); }
-  // Enqueued: the event is complete once the stream has passed this point. Recording again moves it.
+  // Enqueued: the event is complete once the stream has passed this point. Recording again moves it; waits
+  // that were enqueued before keep the old point. In a capture it marks a point of the capture: only streams
+  // of that capture, and streams that thereby join it, can wait for it.
   void record_event(EventRef event, StreamRef stream) { do_record_event(event, stream); }
   // Enqueued: later work on `stream` waits for the latest record (none yet: no wait).
   void stream_wait_event(StreamRef stream, EventRef event) { do_stream_wait_event(stream, event); }

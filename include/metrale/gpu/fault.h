@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FaultBackend: a decorator that makes the n-th call of a kind fail, in front of any backend.
+// FaultBackend: a decorator that makes the n-th call of a kind fail, in front of any backend. Handles,
+// addresses, ledger and capabilities are those of the backend behind it. Thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -12,11 +14,11 @@ namespace metrale::gpu {
 enum class FaultPoint : std::uint8_t {
   kAlloc,        // alloc and alloc_arena: OutOfMemory
   kAllocPinned,  // OutOfMemory
-  kFree,         // DeviceError after the memory was given back
-  kCopy,         // DeviceError, nothing copied
-  kLaunch,       // DeviceError, nothing enqueued
+  kFree,         // free, free_arena, free_pinned: DeviceError after the memory was given back
+  kCopy,         // copies and memsets: DeviceError, nothing copied
+  kLaunch,       // launch, launch_raw, launch_graph: DeviceError, nothing enqueued
   kStream,       // create_stream, create_event, begin_capture: DeviceError
-  kSynchronize,  // DeviceError after the wait
+  kSynchronize,  // synchronize, event_synchronize: DeviceError after the wait
 };
 inline constexpr std::size_t kFaultPoints = 7;
 

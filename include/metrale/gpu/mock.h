@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // MockBackend: moves real bytes in host memory, runs no kernel, and remembers every launch with its typed
-// arguments. Device addresses are not host addresses, so code that confuses the two fails here.
+// arguments. Device addresses are not host addresses, so code that confuses the two fails here. Enqueued work
+// is done before the call returns; in a capture, at each replay. Thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <metrale/base/error.h>
@@ -22,7 +24,7 @@ struct MockOptions {
   std::uint64_t free_memory_bytes = std::uint64_t{120} << 30;  // at the start; allocations count against it
   std::uint64_t max_alloc_bytes = ~std::uint64_t{0};           // a larger request throws OutOfMemory
   std::uint32_t sm_count = 48;
-  std::uint64_t red_zone_bytes = 0;
+  std::uint64_t red_zone_bytes = 0;  // guard band behind every allocation; 0: none
 };
 
 // One recorded launch. In a capture it is recorded at the replay.
@@ -44,9 +46,13 @@ class MockBackend : public GpuBackend {
   virtual void deny_kernel(std::string_view module, std::string_view function) = 0;
   // has_module says no.
   virtual void mark_module_absent(std::string_view module) = 0;
-  // The `nth` call from now of anything that can fail (alloc, copy, launch, stream, event, synchronise)
-  // throws DeviceError (OutOfMemory for memory), once.
+  // The `nth` call from now of anything that can fail (allocations, copies, memsets, launches, creation of
+  // streams and events, begin_capture, synchronize, event_synchronize) throws DeviceError (OutOfMemory for
+  // memory) and does nothing, once. 0 disarms.
   virtual void fail_nth(std::uint64_t nth) = 0;
+  // The host bytes behind a device address, up to the end of its allocation and red zone: for tests that play
+  // the kernel. Valid until the allocation is freed. Throws InvalidArgument for an address in none.
+  [[nodiscard]] virtual std::span<std::byte> host_bytes(DevicePtr ptr) = 0;
 
   // The argument structs of every launch of this kernel, in order.
   template <class Args>

@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <metrale/gpu/types.h>
@@ -38,7 +39,8 @@ class OpCache {
   [[nodiscard]] bool first_n(std::string_view key, std::uint32_t n);
   [[nodiscard]] bool first_shape(std::string_view name, std::uint64_t m, std::uint64_t n, std::uint64_t k);
 
-  // Frees every scratch buffer, also after a failure; then throws the first error. Idempotent.
+  // Frees every scratch buffer, also after a failure; then throws the first error. Idempotent. Kernels and
+  // gates stay.
   void release(GpuBackend& gpu);
 
  private:
@@ -46,8 +48,17 @@ class OpCache {
     DevicePtr ptr;
     std::size_t bytes = 0;
   };
+  using KernelName = std::pair<std::string_view, std::string_view>;
+  // Looks up by views, so that a hit allocates nothing.
+  struct NameLess {
+    using is_transparent = void;
+    template <class A, class B>
+    bool operator()(const A& a, const B& b) const {
+      return KernelName(a.first, a.second) < KernelName(b.first, b.second);
+    }
+  };
   std::shared_mutex mutex_;
-  std::map<std::string, KernelHandle, std::less<>> kernels_;
+  std::map<std::pair<std::string, std::string>, KernelHandle, NameLess> kernels_;
   std::map<std::string, Scratch, std::less<>> scratch_;
   std::vector<DevicePtr> retired_;
   std::map<std::string, std::uint32_t, std::less<>> gates_;

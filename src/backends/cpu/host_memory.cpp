@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/host_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <metrale/base/checked.h>
+#include <metrale/base/log.h>
+
+#include "backends/cpu/checks.h"
+#include "backends/cpu/host_info.h"
+#include "backends/cpu/memory_block.h"
+
+namespace metrale::backends::cpu {
+namespace {
+
+// All ones is NaN in every float format, and an index far out of range.
+constexpr int kPoison = 0xFF;
+constexpr std::size_t kPage = 4096;
+constexpr std::uint8_t kRedZone = 0xA5;
+// Beyond it poisoning would touch more pages than the check is worth.
+constexpr std::uint64_t kMaxPoisonBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxQuarantineBytes = std::uint64_t{64} << 20;
+// Reading the host's figures costs more than a small allocation.
+constexpr std::uint64_t kHostFigureFrom = std::uint64_t{1} << 20;
+
+std::byte* host(DevicePtr ptr) {
+  return reinterpret_cast<std::byte*>(ptr.address());
+}
+DevicePtr device(const std::byte* host) {
+  return DevicePtr(reinterpret_cast<std::uintptr_t>(host));
+}
+
+void release_pinned(const gpu::AllocationInfo& info) {
+  release_block(host(info.base), round_up<std::uint64_t>(info.bytes, kPage));
+}
+
+std::string describe(const gpu::AllocationInfo& info) {
+  return fmt::format("the allocation of {} bytes at {:#x} ({}:{})", info.bytes, info.base.address(),
+                     info.site.file, info.site.line);
+}
+
+[[noreturn]] void throw_not_a_base(DevicePtr ptr, const char* call) {
+  throw InvalidArgument(
+      fmt::format("{}: {:#x} is not the base of a live allocation (freed twice, or never allocated here?)",
+                  call, ptr.address()));
+}
+
+}  // namespace
+
+HostMemory::HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes)
+    : max_bytes_(max_bytes), red_zone_bytes_(round_up<std::uint64_t>(red_zone_bytes, 64)) {}
+
+HostMemory::~HostMemory() {
+  for (const gpu::AllocationInfo& info : arena_.entries()) release(info, 0);
+  for (const gpu::AllocationInfo& info : pinned_.entries()) release_pinned(info);
+  for (const Quarantined& freed : quarantine_) release_block(freed.block, freed.bytes);
+}
+
+// ---- allocation
+
+std::byte* HostMemory::acquire(std::size_t bytes, std::size_t padding) {
+  std::uint64_t available = 0;
+  {
+    const std::scoped_lock lock(budget_mutex_);
+    available = max_bytes_ != 0 ? max_bytes_ - in_use_bytes_ : ~std::uint64_t{0};
+    if (max_bytes_ == 0 && bytes >= kHostFigureFrom) available = host_memory_info().available_bytes;
+    if (bytes <= available) in_use_bytes_ += bytes;
+  }
+  const auto padded = try_add(bytes, padding);
+  if (bytes <= available) {
+    std::byte* const block = padded ? acquire_block(*padded) : nullptr;
+    if (block != nullptr) {
+      if constexpr (kChecks) std::memset(block, kPoison, std::min<std::uint64_t>(bytes, kMaxPoisonBytes));
+      return block;
+    }
+    refund(bytes);
+  }
+  throw OutOfMemory("device", bytes, free_bytes(),
+                    max_bytes_ != 0 ? fmt::format("the CPU backend may use {} bytes", max_bytes_)
+                                    : "the CPU backend shares the host's memory");
+}
+
+void HostMemory::refund(std::uint64_t bytes) {
+  const std::scoped_lock lock(budget_mutex_);
+  in_use_bytes_ -= bytes;
+}
+
+void HostMemory::release(const gpu::AllocationInfo& info, std::uint64_t padding) {
+  refund(info.bytes);
+  if constexpr (kChecks && !kAddressSanitizer) {
+    quarantine(host(info.base), info.bytes + padding);
+  } else {
+    release_block(host(info.base), info.bytes + padding);
+  }
+}
+
+void HostMemory::quarantine(std::byte* block, std::size_t bytes) {
+  if (bytes > kMaxQuarantineBytes) return release_block(block, bytes);
+  std::memset(block, kPoison, bytes);
+  const std::scoped_lock lock(quarantine_mutex_);
+  quarantine_.push_back({.block = block, .bytes = bytes});
+  quarantined_bytes_ += bytes;
+  while (quarantined_bytes_ > kMaxQuarantineBytes) {
+    const Quarantined oldest = quarantine_.front();
+    quarantine_.pop_front();
+    quarantined_bytes_ -= oldest.bytes;
+    release_block(oldest.block, oldest.bytes);
+  }
+}
+
+DevicePtr HostMemory::alloc(std::size_t bytes, CallSite site) {
+  std::byte* const block = acquire(bytes, red_zone_bytes_);
+  std::memset(block + bytes, kRedZone, red_zone_bytes_);
+  ledger_.add(device(block), bytes, site);
+  return device(block);
+}
+
+void HostMemory::free(DevicePtr ptr) {
+  const auto info = ledger_.remove(ptr);
+  if (!info) throw_not_a_base(ptr, "free");
+  release(*info, red_zone_bytes_);
+}
+
+DevicePtr HostMemory::alloc_arena(std::size_t bytes) {
+  std::byte* const block = acquire(bytes, 0);
+  arena_.add(device(block), bytes, {"weight arena", 0});
+  return device(block);
+}
+
+void HostMemory::free_arena(DevicePtr ptr) {
+  const auto info = arena_.remove(ptr);
+  if (!info) throw_not_a_base(ptr, "free_arena");
+  release(*info, 0);
+}
+
+std::span<std::byte> HostMemory::alloc_pinned(std::size_t bytes) {
+  const bool fits = try_add(bytes, kPage).has_value();
+  std::byte* const block = fits ? acquire_block(round_up(bytes, kPage)) : nullptr;
+  if (block == nullptr) throw OutOfMemory("pinned", bytes, host_memory_info().available_bytes);
+  std::memset(block, 0, bytes);
+  pinned_.add(device(block), bytes, {"pinned memory", 0});
+  return {block, bytes};
+}
+
+void HostMemory::free_pinned(std::span<std::byte> memory) {
+  const auto info = pinned_.remove(device(memory.data()));
+  if (!info) throw_not_a_base(device(memory.data()), "free_pinned");
+  release_pinned(*info);
+}
+
+DevicePtr HostMemory::device_address_of_pinned(const std::byte* host) const {
+  if (!pinned_.containing(device(host).address())) {
+    throw InvalidArgument(
+        fmt::format("{:#x} lies in no live pinned allocation of this backend", device(host).address()));
+  }
+  return device(host);
+}
+
+std::uint64_t HostMemory::total_bytes() const {
+  return max_bytes_ != 0 ? max_bytes_ : host_memory_info().total_bytes;
+}
+
+std::uint64_t HostMemory::free_bytes() const {
+  if (max_bytes_ == 0) return host_memory_info().available_bytes;
+  const std::scoped_lock lock(budget_mutex_);
+  return max_bytes_ - in_use_bytes_;
+}
+
+std::size_t HostMemory::sweep() {
+  std::size_t count = 0;
+  for (const gpu::AllocationInfo& info : ledger_.entries()) {
+    free(info.base);
+    ++count;
+  }
+  return count;
+}
+
+// ---- red zones
+
+std::vector<gpu::RedZoneHit> HostMemory::scan_red_zones() const {
+  std::vector<gpu::RedZoneHit> hits;
+  for (const gpu::AllocationInfo& info : ledger_.entries()) {
+    const std::span<const std::byte> zone(host(info.base) + info.bytes, red_zone_bytes_);
+    const auto bad =
+        std::find_if(zone.begin(), zone.end(), [](std::byte b) { return b != std::byte{kRedZone}; });
+    if (bad == zone.end()) continue;
+    hits.push_back({.allocation = info,
+                    .first_bad_offset = info.bytes + static_cast<std::uint64_t>(bad - zone.begin())});
+  }
+  return hits;
+}
+
+void HostMemory::poison_red_zones(std::uint64_t first_id, std::uint64_t last_id) {
+  for (const gpu::AllocationInfo& info : ledger_.entries()) {
+    if (info.id < first_id || info.id >= last_id) continue;
+    std::memset(host(info.base) + info.bytes, kRedZone, red_zone_bytes_);
+  }
+}
+
+// ---- look-up
+
+std::optional<AllocationUse> HostMemory::use_of(std::uint64_t address) const {
+  for (const gpu::AllocationLedger* ledger : {&ledger_, &pinned_, &arena_}) {
+    if (const auto info = ledger->containing(address)) return AllocationUse{.ledger = ledger, .info = *info};
+  }
+  return std::nullopt;
+}
+
+std::byte* HostMemory::range(DevicePtr ptr, std::uint64_t bytes, const char* what) const {
+  const auto use = use_of(ptr.address());
+  if (!use) {
+    throw InvalidArgument(fmt::format("{}: {:#x} lies in no live allocation", what, ptr.address()));
+  }
+  const std::uint64_t left = use->info.bytes - (ptr.address() - use->info.base.address());
+  if (bytes > left) {
+    throw InvalidArgument(fmt::format("{}: {} bytes from {:#x} on leave {} by {} bytes", what, bytes,
+                                      ptr.address(), describe(use->info), bytes - left));
+  }
+  return host(ptr);
+}
+
+std::uint64_t HostMemory::removals() const {
+  return ledger_.removals() + arena_.removals() + pinned_.removals();
+}
+
+}  // namespace metrale::backends::cpu

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The harness of the backend suite. A new backend adds a BackendCase in a test program of its own and links
+// the suite's sources.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <metrale/gpu/backend.h>
+#include <metrale/gpu/buffer.h>
+#include <metrale/gpu/stream.h>
+
+#include "conformance/test_kernels.h"
+
+namespace metrale::gpu {
+
+struct RigOptions {
+  std::uint64_t max_memory_bytes = 0;  // 0: the backend's own figure
+  std::uint64_t red_zone_bytes = 0;
+};
+
+// A backend, and what must outlive it.
+struct Rig {
+  std::vector<std::unique_ptr<GpuBackend>> stack;  // innermost first
+  ~Rig() {
+    while (!stack.empty()) stack.pop_back();
+  }
+  [[nodiscard]] GpuBackend& gpu() { return *stack.back(); }
+};
+
+struct BackendCase {
+  std::string name;
+  std::function<std::unique_ptr<Rig>(const RigOptions&)> make;
+};
+inline void PrintTo(const BackendCase& backend, std::ostream* out) {
+  *out << backend.name;
+}
+
+class GpuBackendConformance : public testing::TestWithParam<BackendCase> {
+ protected:
+  GpuBackendConformance() : rig_(GetParam().make({})), gpu_(rig_->gpu()) {}
+
+  [[nodiscard]] bool runs_kernels() const { return gpu_.capabilities().runs_kernels; }
+  [[nodiscard]] std::unique_ptr<Rig> make(const RigOptions& options) const {
+    return GetParam().make(options);
+  }
+
+  // Blocking.
+  template <class T>
+  [[nodiscard]] std::vector<T> read(DevicePtr from, std::size_t count) {
+    std::vector<T> host(count);
+    gpu_.copy_d2h_blocking(std::as_writable_bytes(std::span(host)), from);
+    return host;
+  }
+  template <class T>
+  void write(DevicePtr to, const std::vector<T>& host) {
+    gpu_.copy_h2d_blocking(to, std::as_bytes(std::span(host)));
+  }
+  template <class T>
+  [[nodiscard]] DeviceBuffer upload(const std::vector<T>& host) {
+    DeviceBuffer buffer(gpu_, host.size() * sizeof(T));
+    write(buffer.ptr(), host);
+    return buffer;
+  }
+
+  std::unique_ptr<Rig> rig_;
+  GpuBackend& gpu_;
+};
+
+// A flag in pinned memory that kernels wait for and the host raises.
+class HostFlag {
+ public:
+  explicit HostFlag(GpuBackend& gpu) : memory_(gpu, sizeof(std::uint32_t)) {}
+  [[nodiscard]] std::uint64_t address() const { return memory_.device_address().address(); }
+  void raise() { std::atomic_ref<std::uint32_t>(value()).store(1); }
+  [[nodiscard]] bool is_up() { return std::atomic_ref<std::uint32_t>(value()).load() != 0; }
+
+ private:
+  [[nodiscard]] std::uint32_t& value() { return *reinterpret_cast<std::uint32_t*>(memory_.data()); }
+  PinnedBuffer memory_;
+};
+
+}  // namespace metrale::gpu
