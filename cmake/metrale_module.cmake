@@ -47,6 +47,20 @@ function(metrale_add_test name)
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
+# metrale_source_deps(a_fuzz.cpp fuzz-deps out): the targets that the source's `// fuzz-deps: weights base` line names;
+# a plain name is a module, one with :: stands for itself.
+function(metrale_source_deps source key out)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(STRINGS ${source} line LIMIT_COUNT 1 REGEX "^// ${key}:")
+  if(NOT line)
+    message(FATAL_ERROR "${source} has no line '// ${key}: MODULE...'")
+  endif()
+  string(REGEX REPLACE "^// ${key}:" "" line "${line}")
+  separate_arguments(deps UNIX_COMMAND "${line}")
+  list(TRANSFORM deps REPLACE "^([a-z0-9_]+)$" "metrale::\\1")
+  set(${out} ${deps} PARENT_SCOPE)
+endfunction()
+
 # The umbrella target, the CMake package and the pkg-config file.
 function(metrale_umbrella)
   get_property(modules GLOBAL PROPERTY METRALE_MODULES)
@@ -66,6 +80,7 @@ function(metrale_umbrella)
   list(TRANSFORM modules REPLACE "^metrale_" "-lmetrale_" OUTPUT_VARIABLE libs)
   list(REVERSE libs)
   list(JOIN libs " " METRALE_PC_LIBS)
+  file(RELATIVE_PATH METRALE_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/metrale.pc.in ${PROJECT_BINARY_DIR}/metrale.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/metrale.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
