@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs build/release into a fresh prefix and builds examples/consumer against it twice: with CMake's find_package and
+# with pkg-config. Both programs must run.
+#
+# Usage: scripts/check_install.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=$PWD/build/install-check
+prefix=$work/prefix
+rm -rf "$work"
+mkdir -p "$work"
+cmake --install build/release --prefix "$prefix" >"$work/install.log"
+
+cmake -S examples/consumer -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >"$work/configure.log"
+cmake --build "$work/cmake" >"$work/build.log" || { cat "$work/build.log" >&2 && exit 1; }
+"$work/cmake/consumer"
+
+pc_file=$(find "$prefix" -name metrale.pc)
+export PKG_CONFIG_PATH=${pc_file%/*}
+read -ra cflags <<<"$(pkg-config --cflags metrale)"
+read -ra libs <<<"$(pkg-config --libs metrale)"
+g++ "${cflags[@]}" examples/consumer/main.cpp -o "$work/consumer" "${libs[@]}"
+"$work/consumer"
+echo "install: examples/consumer builds and runs with find_package and with pkg-config"
