@@ -39,8 +39,9 @@ DEVICE_TYPE = re.compile(
     r"\b(CU(?:context|stream|event|module|function|deviceptr|device|graph\w*|result|library|kernel)"
     r"|cuda[A-Z]\w*|cublas\w+_t|CUfile\w+|uc[pst]_\w+|ibv_\w+)\b"
 )
-MODULE = re.compile(r"metrale_add_module\(\s*(\w+)([^)]*)\)")
+LIBRARY = re.compile(r"metrale_add_module\(\s*(\w+)([^)]*)\)")
 CMAKE_KEYWORD = re.compile(r"\b(SOURCES|DEPS|PUBLIC_DEPS|PRIVATE_DEPS)\b")
+METRALE_TARGET = re.compile(r"\bmetrale(::|_)(\w+)")
 
 
 def includes(text):
@@ -107,18 +108,25 @@ def getenv_problems(path, text):
 
 
 def link_problems(root):
+    """A library belongs to the module whose folder defines it; a module may have several."""
+    libraries = []  # (CMakeLists.txt, module, names that it links)
+    module_of = {}
     for path in source_tree.files(root, ("src",), ("CMakeLists.txt",)):
-        for match in MODULE.finditer(source_tree.cmake_text(root, path)):
+        for match in LIBRARY.finditer(source_tree.cmake_text(root, path)):
             words = CMAKE_KEYWORD.split(match.group(2))
             linked = set()
             for keyword, values in zip(words[1::2], words[2::2]):
-                names = values.split()
-                linked |= set(names) if keyword == "DEPS" else {
-                    re.sub(r"^metrale(::|_)", "", n) for n in names if re.match(r"metrale(::|_)", n)}
-            for target in sorted(linked):
-                problem = module_problem(match.group(1), target)
-                if problem:
-                    yield f"{path}: {problem}"
+                if keyword == "DEPS":
+                    linked |= set(values.split())
+                elif keyword != "SOURCES":
+                    linked |= {name for prefix, name in METRALE_TARGET.findall(values)}
+            module_of[match.group(1)] = path.parts[1]
+            libraries.append((path, path.parts[1], linked))
+    for path, module, linked in libraries:
+        for target in sorted({module_of.get(name, name) for name in linked}):
+            problem = module_problem(module, target)
+            if problem:
+                yield f"{path}: {problem}"
 
 
 def problems(root):

@@ -94,7 +94,12 @@ def cxx_functions(text):
 
 
 def function_name(head):
-    match = re.search(r"((?:[\w:]+::)?operator\s*(?:\(\)|[^\s(]+)|[\w:~]+)\s*\(([^)]*)", without_templates(head))
+    head = without_templates(head)
+    if constant := re.match(r"[^(]*?(\w+)\s*=\s*\[", head):  # a lambda
+        return constant.group(1)
+    match = re.search(r"((?:[\w:]+::)?operator\s*(?:\(\)|[^\s(]+)|[\w:~]+)\s*\(([^)]*)", head)
+    if not match:
+        return head[:40]
     return f"{match.group(1)}({match.group(2)})" if match.group(1).startswith("TEST") else match.group(1)
 
 

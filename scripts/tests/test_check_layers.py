@@ -37,6 +37,11 @@ class CheckLayers(TreeCase):
         self.write("src/prefix/CMakeLists.txt", "metrale_add_module(prefix\n  SOURCES a.cpp\n  DEPS base gpu)\n")
         self.assert_one_problem(check_layers, "prefix may not use gpu")
 
+    def test_second_library_of_a_module_counts_as_the_module(self):
+        self.write("src/engine/CMakeLists.txt", "metrale_add_module(engine_text DEPS base)\n"
+                   "metrale_add_module(engine DEPS kv engine_text PRIVATE_DEPS metrale::runtime)\n")
+        self.assert_one_problem(check_layers, "engine may not use runtime")
+
     def test_app_that_reaches_into_src_fails(self):
         self.write("src/engine/inside.h")
         self.write("apps/metrale/main.cpp", '#include <metrale/engine/a.h>\n#include "../../src/engine/inside.h"\n')

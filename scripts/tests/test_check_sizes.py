@@ -96,6 +96,9 @@ class CxxFunctions(unittest.TestCase):
         text = 'const char* kText = "void f() {";\n// void f() {\nint kTable[] = {\n1,\n2};\nstd::array kA{\nB{1}};\n'
         self.assertEqual(self.names(text), [])
 
+    def test_lambda_constant_is_a_function(self):
+        self.assertEqual(self.names("constexpr auto kLess = [](int a) {\n  return f(a);\n};\n"), [("kLess", 3)])
+
     def test_fuzz_entry_point_is_a_function(self):
         self.assertEqual(self.names('extern "C" int Entry(int x) {\nreturn 0;\n}\nextern "C" {\nvoid g() {}\n}\n'),
                          [("Entry", 3), ("g", 1)])
