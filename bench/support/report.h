@@ -19,13 +19,13 @@
 namespace metrale::bench {
 
 struct Row {
-  std::string name;    // the case: "decode, 576x1536, bf16"
-  std::string metric;  // what was measured: "time", "rate"
+  std::string name{};    // the case: "decode, 576x1536, bf16"
+  std::string metric{};  // what was measured: "time", "rate"
   double value = 0;
-  std::string unit;                          // "us", "GB/s", "tok/s"
-  std::optional<std::uint64_t> bytes_moved;  // by one run
-  std::optional<double> share_of_limit;      // of the limit named below, 1 = all of it
-  std::string limit;                         // "read rate of 2 threads, 21.3 GB/s"
+  std::string unit{};                          // "us", "GB/s", "tok/s"
+  std::optional<std::uint64_t> bytes_moved{};  // by one run
+  std::optional<double> share_of_limit{};      // of the limit named below, 1 = all of it
+  std::string limit{};                         // "read rate of 2 threads, 21.3 GB/s"
 };
 
 class Report {
