@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <sys/stat.h>
+#include <weights/names.h>
+#include <weights/shard_resolution.h>
+
+#include <fmt/format.h>
+
+#include <metrale/base/error.h>
+#include <metrale/base/log.h>
+#include <metrale/weights/model_directory.h>
+
+namespace metrale::weights {
+namespace {
+
+// The name as it was given decides: what a link leads to may have no suffix and no siblings.
+std::optional<ShardSet> single_file(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) throw IoError("cannot open", path, errno);
+  if (S_ISDIR(info.st_mode)) return std::nullopt;
+  if (!path.ends_with(".safetensors")) {
+    throw InvalidArgument(fmt::format("'{}' is neither a directory nor a .safetensors file", path));
+  }
+  return ShardSet{{std::filesystem::path(path).filename().string()}, std::nullopt, ""};
+}
+
+std::string parent_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+std::vector<TensorRef> all_tensors(const std::vector<SafetensorsFile>& files) {
+  std::vector<TensorRef> tensors;
+  for (std::uint32_t i = 0; i < files.size(); ++i) {
+    for (const TensorInfo& info : files[i].header().tensors()) tensors.emplace_back(info, i);
+  }
+  return tensors;
+}
+
+// The tensors that the index assigns, which must all be where it says.
+std::vector<TensorRef> assigned_tensors(const std::vector<SafetensorsFile>& files, const ShardIndex& index,
+                                        const std::string& index_path) {
+  std::vector<TensorRef> tensors;
+  std::vector<std::string> absent;
+  tensors.reserve(index.entries.size());
+  for (const ShardIndex::Entry& entry : index.entries) {
+    const TensorInfo* info = files[entry.file].header().find(entry.tensor);
+    if (info != nullptr) {
+      tensors.emplace_back(*info, entry.file);
+    } else {
+      absent.push_back(
+          fmt::format("{} from {}", quote_name(entry.tensor), quote_name(index.files[entry.file])));
+    }
+  }
+  if (!absent.empty()) {
+    throw FormatError(index_path, 0,
+                      fmt::format("{} tensors are not in the file that weight_map names: {}", absent.size(),
+                                  list_some(absent)));
+  }
+  std::sort(tensors.begin(), tensors.end(), [](const TensorRef& a, const TensorRef& b) {
+    // Within a file the addresses follow the order of the data.
+    return a.file_index() != b.file_index() ? a.file_index() < b.file_index() : &a.info() < &b.info();
+  });
+  return tensors;
+}
+
+void warn_unassigned(const std::vector<SafetensorsFile>& files, std::size_t assigned,
+                     const std::string& index_path) {
+  std::size_t held = 0;
+  for (const SafetensorsFile& file : files) held += file.header().tensors().size();
+  if (held == assigned) return;
+  log().warn(
+      "'{}': {} of the {} tensors in its files are not assigned to the file that holds them; they are not "
+      "loaded",
+      index_path, held - assigned, held);
+}
+
+}  // namespace
+
+ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trailing_bytes) {
+  const std::optional<ShardSet> single = single_file(path);
+  ModelDirectory directory;
+  directory.path_ = single ? parent_of(path) : path;
+  const ShardSet shards = single ? *single : resolve_shards(path);
+  for (const std::string& file : shards.files) {
+    directory.files_.push_back(
+        SafetensorsFile::open(path_within(directory.path_, file), {.trailing_bytes = trailing_bytes}));
+  }
+  if (shards.index) {
+    directory.tensors_ = assigned_tensors(directory.files_, *shards.index, shards.index_path);
+    warn_unassigned(directory.files_, directory.tensors_.size(), shards.index_path);
+  } else {
+    directory.tensors_ = all_tensors(directory.files_);
+  }
+  directory.index_names();
+  for (const TensorRef& tensor : directory.tensors_) directory.total_bytes_ += tensor.info().size_bytes;
+  if (shards.index &&
+      shards.index->total_size_bytes.value_or(directory.total_bytes_) != directory.total_bytes_) {
+    log().warn("'{}': total_size is {}, the tensors take {} bytes", shards.index_path,
+               *shards.index->total_size_bytes, directory.total_bytes_);
+  }
+  return directory;
+}
+
+void ModelDirectory::index_names() {
+  const auto name_at = [&](std::uint32_t i) -> std::string_view { return tensors_[i].info().name; };
+  by_name_ = NameIndex(static_cast<std::uint32_t>(tensors_.size()), name_at);
+  if (const auto pair = by_name_.duplicate(name_at)) {
+    throw FormatError(
+        path_, 0,
+        fmt::format("tensor {} is in {} and in {}, and no index says which one counts",
+                    quote_name(name_at(pair->first)), quote_name(file(tensors_[pair->first]).path()),
+                    quote_name(file(tensors_[pair->second]).path())));
+  }
+}
+
+const TensorRef* ModelDirectory::find(std::string_view name) const {
+  const auto found =
+      by_name_.find(name, [&](std::uint32_t i) -> std::string_view { return tensors_[i].info().name; });
+  return found ? &tensors_[*found] : nullptr;
+}
+
+std::optional<std::string> ModelDirectory::path_of(const std::string& name) const {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    throw InvalidArgument(fmt::format("{} is not the name of a file in a model directory", quote_name(name)));
+  }
+  const std::string path = path_within(path_, name);
+  struct stat info{};
+  return ::stat(path.c_str(), &info) == 0 ? std::optional(path) : std::nullopt;
+}
+
+std::string ModelDirectory::config_path() const {
+  const std::optional<std::string> path = path_of("config.json");
+  if (!path) throw IoError("cannot open", path_within(path_, "config.json"), ENOENT);
+  return *path;
+}
+
+void ModelDirectory::check_unchanged() const {
+  for (const SafetensorsFile& file : files_) file.check_unchanged();
+}
+
+}  // namespace metrale::weights
