@@ -33,8 +33,8 @@ void forbid_in_capture(const GpuBackend& gpu, StreamRef stream, std::string_view
 }
 
 void expect_disjoint(DevicePtr a, DevicePtr b, std::size_t bytes) {
-  const auto [low, high] = std::minmax(a.address(), b.address());
-  expects(high - low >= bytes, "source and destination of a device-to-device copy overlap");
+  const std::uint64_t apart = std::max(a, b).address() - std::min(a, b).address();
+  expects(apart >= bytes, "source and destination of a device-to-device copy overlap");
 }
 
 void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {

@@ -6,12 +6,14 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <ostream>
 #include <span>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <metrale/gpu/backend.h>
@@ -49,6 +51,10 @@ class GpuBackendConformance : public testing::TestWithParam<BackendCase> {
   GpuBackendConformance() : rig_(GetParam().make({})), gpu_(rig_->gpu()) {}
 
   [[nodiscard]] bool runs_kernels() const { return gpu_.capabilities().runs_kernels; }
+  void append(StreamRef stream, const DeviceBuffer& word, std::uint64_t number) {
+    launch(gpu_, testing_kernels::kAppend, stream,
+           testing_kernels::AppendArgs{.value = word.ptr().address(), .number = number});
+  }
   [[nodiscard]] std::unique_ptr<Rig> make(const RigOptions& options) const {
     return GetParam().make(options);
   }
@@ -74,6 +80,48 @@ class GpuBackendConformance : public testing::TestWithParam<BackendCase> {
   std::unique_ptr<Rig> rig_;
   GpuBackend& gpu_;
 };
+
+// For backends that have graphs.
+class GpuGraphConformance : public GpuBackendConformance {
+ protected:
+  void SetUp() override {
+    if (!gpu_.capabilities().graphs) GTEST_SKIP();
+  }
+
+  // One byte that graphs of these tests copy from, so that they need no kernels.
+  [[nodiscard]] std::uint8_t byte_at(DevicePtr ptr) { return read<std::uint8_t>(ptr, 1)[0]; }
+  // A graph that fills `ptr` with `value`.
+  [[nodiscard]] Graph capture_fill(DevicePtr ptr, std::uint8_t value, std::size_t bytes = 1) {
+    CaptureScope capture(gpu_, stream_.ref());
+    gpu_.memset_async(ptr, value, bytes, stream_.ref());
+    return capture.finish();
+  }
+  void replay(const Graph& graph) {
+    gpu_.launch_graph(graph.ref(), stream_.ref());
+    gpu_.synchronize(stream_.ref());
+  }
+
+  Stream stream_ = make_stream(gpu_);
+};
+
+// What appending `numbers` one after the other makes of 0.
+[[nodiscard]] inline std::uint64_t appended(std::initializer_list<std::uint64_t> numbers) {
+  std::uint64_t value = 0;
+  for (const std::uint64_t number : numbers) value = value * 31 + number;
+  return value;
+}
+
+// What `call` says when it throws `Expected`; a failed test where it does not.
+template <class Expected>
+[[nodiscard]] std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Expected& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
 
 // A flag in pinned memory that kernels wait for and the host raises.
 class HostFlag {

@@ -34,17 +34,19 @@ std::unique_ptr<Rig> behind_faults(std::unique_ptr<Rig> rig) {
   return rig;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Backends, GpuBackendConformance,
-    testing::Values(BackendCase{"Cpu", [](const RigOptions& o) { return rig_of(make_cpu(o, 0)); }},
-                    BackendCase{"CpuShuffled",
-                                [](const RigOptions& o) { return rig_of(make_cpu(o, 20'240'229)); }},
-                    BackendCase{"Mock", [](const RigOptions& o) { return rig_of(make_mock(o)); }},
-                    BackendCase{"FaultOverCpu",
-                                [](const RigOptions& o) { return behind_faults(rig_of(make_cpu(o, 0))); }},
-                    BackendCase{"FaultOverMock",
-                                [](const RigOptions& o) { return behind_faults(rig_of(make_mock(o))); }}),
-    [](const auto& backend) { return backend.param.name; });
+const auto kBackends = testing::Values(
+    BackendCase{"Cpu", [](const RigOptions& o) { return rig_of(make_cpu(o, 0)); }},
+    BackendCase{"CpuShuffled", [](const RigOptions& o) { return rig_of(make_cpu(o, 20'240'229)); }},
+    BackendCase{"Mock", [](const RigOptions& o) { return rig_of(make_mock(o)); }},
+    BackendCase{"FaultOverCpu", [](const RigOptions& o) { return behind_faults(rig_of(make_cpu(o, 0))); }},
+    BackendCase{"FaultOverMock", [](const RigOptions& o) { return behind_faults(rig_of(make_mock(o))); }});
+
+std::string name_of(const testing::TestParamInfo<BackendCase>& backend) {
+  return backend.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GpuBackendConformance, kBackends, name_of);
+INSTANTIATE_TEST_SUITE_P(Backends, GpuGraphConformance, kBackends, name_of);
 
 }  // namespace
 }  // namespace metrale::gpu
