@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include <metrale/base/error.h>
 
@@ -14,11 +15,6 @@ namespace {
 std::uint64_t pair_of(TokenId left, TokenId right) {
   return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
 }
-
-// Heap order: the smallest rank first, then the leftmost.
-constexpr auto kLater = [](const auto& a, const auto& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
-};
 
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 31;
 
@@ -52,6 +48,8 @@ const MergeTable::Entry* MergeTable::find(TokenId left, TokenId right) const {
 
 ByteBpe::ByteBpe(const TokenizerSpec& spec, const Vocabulary& vocabulary)
     : merges_(spec.bpe.merges), unknown_(spec.bpe.unknown), fuse_unknown_(spec.bpe.fuse_unknown) {
+  results_.reserve(spec.bpe.merges.size());
+  for (const Merge& merge : spec.bpe.merges) results_.push_back(merge.result);
   byte_tokens_.fill(kNoToken);
   for (std::size_t i = 0; i < spec.spellings.size(); ++i) {
     if (!spec.in_model[i]) continue;
@@ -79,42 +77,56 @@ void ByteBpe::begin(std::string_view piece, Workspace& workspace) const {
   if (!symbols.empty()) symbols.back().next = kEnd;
 }
 
-void ByteBpe::propose(std::uint32_t position, Workspace& workspace) const {
+std::optional<ByteBpe::Workspace::Candidate> ByteBpe::candidate_at(std::uint32_t position,
+                                                                   const Workspace& workspace) const {
   const auto& left = workspace.symbols_[position];
-  if (left.next == kEnd) return;
+  if (left.next == kEnd) return std::nullopt;
   const MergeTable::Entry* entry = merges_.find(left.id, workspace.symbols_[left.next].id);
-  if (entry == nullptr) return;
-  workspace.heap_.push_back({entry->rank, position, entry->result});
+  if (entry == nullptr) return std::nullopt;
+  return Workspace::Candidate{entry->rank} << 32 | position;
 }
 
 void ByteBpe::merge_all(Workspace& workspace) const {
   auto& symbols = workspace.symbols_;
+  // The pairs of bytes are sorted once and read in order; only later pairs need a heap, which then stays
+  // small.
+  auto& first = workspace.first_;
   auto& heap = workspace.heap_;
+  first.clear();
   heap.clear();
-  for (std::uint32_t at = 0; at < symbols.size(); ++at) propose(at, workspace);
-  std::make_heap(heap.begin(), heap.end(), kLater);
-  const auto propose_and_sift = [&](std::uint32_t position) {
-    const std::size_t before = heap.size();
-    propose(position, workspace);
-    if (heap.size() != before) std::push_heap(heap.begin(), heap.end(), kLater);
+  for (std::uint32_t at = 0; at < symbols.size(); ++at) {
+    if (const auto candidate = candidate_at(at, workspace)) first.push_back(*candidate);
+  }
+  std::sort(first.begin(), first.end());
+  const auto propose = [&](std::uint32_t position) {
+    const auto candidate = candidate_at(position, workspace);
+    if (!candidate) return;
+    heap.push_back(*candidate);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
   };
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), kLater);
-    const auto candidate = heap.back();
-    heap.pop_back();
-    auto& left = symbols[candidate.position];
+  auto next_first = first.begin();
+  while (next_first != first.end() || !heap.empty()) {
+    const bool from_heap = next_first == first.end() || (!heap.empty() && heap.front() < *next_first);
+    const Workspace::Candidate candidate = from_heap ? heap.front() : *next_first++;
+    if (from_heap) {
+      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      heap.pop_back();
+    }
+    const auto position = static_cast<std::uint32_t>(candidate);
+    const TokenId result = results_[candidate >> 32];
+    auto& left = symbols[position];
     if (left.merged_away || left.next == kEnd) continue;
     auto& right = symbols[left.next];
     // Stale where an earlier merge changed the pair; a pair with the same result is as good as the proposed
     // one.
     const MergeTable::Entry* entry = merges_.find(left.id, right.id);
-    if (entry == nullptr || entry->result != candidate.result) continue;
-    left.id = candidate.result;
+    if (entry == nullptr || entry->result != result) continue;
+    left.id = result;
     left.next = right.next;
     right.merged_away = true;
-    if (left.next != kEnd) symbols[left.next].previous = candidate.position;
-    if (left.previous != kEnd) propose_and_sift(left.previous);
-    propose_and_sift(candidate.position);
+    if (left.next != kEnd) symbols[left.next].previous = position;
+    if (left.previous != kEnd) propose(left.previous);
+    propose(position);
   }
 }
 

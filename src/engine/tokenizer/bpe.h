@@ -41,6 +41,7 @@ class ByteBpe {
  public:
   // The state of one thread's encoding, reused from piece to piece.
   class Workspace {
+   private:
     friend class ByteBpe;
     struct Symbol {
       TokenId id = 0;
@@ -48,13 +49,12 @@ class ByteBpe {
       std::uint32_t next = 0;
       bool merged_away = false;
     };
-    struct Candidate {
-      std::uint32_t rank = 0;
-      std::uint32_t position = 0;
-      TokenId result = 0;
-    };
+    // A pair that may merge: rank above, position of its left symbol below, so that the smallest is merged
+    // first.
+    using Candidate = std::uint64_t;
     std::vector<Symbol> symbols_;
-    std::vector<Candidate> heap_;
+    std::vector<Candidate> first_;  // of the bytes, in order
+    std::vector<Candidate> heap_;   // of merged tokens
   };
 
   // The vocabulary must outlive it.
@@ -70,11 +70,13 @@ class ByteBpe {
   static constexpr std::uint32_t kEnd = 0xFFFFFFFF;
 
   void begin(std::string_view piece, Workspace& workspace) const;
-  void propose(std::uint32_t position, Workspace& workspace) const;
+  [[nodiscard]] std::optional<Workspace::Candidate> candidate_at(std::uint32_t position,
+                                                                 const Workspace& workspace) const;
   void merge_all(Workspace& workspace) const;
 
   std::array<TokenId, 256> byte_tokens_{};
   MergeTable merges_;
+  std::vector<TokenId> results_;  // by rank
   std::optional<TokenId> unknown_;
   bool fuse_unknown_;
   std::unordered_map<std::string_view, TokenId>

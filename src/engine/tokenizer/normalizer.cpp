@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include <utf8proc.h>
@@ -23,19 +24,32 @@ utf8proc_option_t with(utf8proc_option_t a, utf8proc_option_t b) {
   return static_cast<utf8proc_option_t>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
 
+std::uint64_t combining_class(CodePoint c) {
+  return static_cast<std::uint64_t>(utf8proc_get_property(c)->combining_class);
+}
+
 bool is_mark(CodePoint c) {
-  return utf8proc_get_property(c)->combining_class != 0;
+  return combining_class(c) != 0;
 }
 
 // Canonical order: marks between two starters sorted by class, equal ones kept. utf8proc_decompose would do
 // it by exchanging neighbours, which is quadratic in a long run of marks.
 void sort_marks(std::vector<CodePoint>& text) {
+  constexpr unsigned kCodePointBits = 21;
+  constexpr unsigned kClassShift = 56;
+  std::vector<std::uint64_t> keys;  // class, place, code point
   auto at = text.begin();
   while (at != text.end()) {
     const auto first = std::find_if(at, text.end(), is_mark);
     const auto last = std::find_if_not(first, text.end(), is_mark);
-    std::stable_sort(first, last, [](CodePoint a, CodePoint b) {
-      return utf8proc_get_property(a)->combining_class < utf8proc_get_property(b)->combining_class;
+    keys.clear();
+    for (auto mark = first; mark != last; ++mark) {
+      keys.push_back(combining_class(*mark) << kClassShift | keys.size() << kCodePointBits |
+                     static_cast<std::uint64_t>(*mark));
+    }
+    std::sort(keys.begin(), keys.end());
+    std::transform(keys.begin(), keys.end(), first, [](std::uint64_t key) {
+      return static_cast<CodePoint>(key & ((std::uint64_t{1} << kCodePointBits) - 1));
     });
     at = last;
   }

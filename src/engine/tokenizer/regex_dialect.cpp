@@ -119,11 +119,7 @@ class Translator {
       }
       const bool is_set = is_set_escape(peek(1));
       escape(true);
-      // A hyphen after a set is a plain one; after what the set was turned into it could make a range.
-      if (is_set && peek() == '-') {
-        out_ += "\\-";
-        ++at_;
-      }
+      if (is_set && peek() == '-' && peek(1) != ']') refuse("a range from a class escape");
     }
     take(1);
   }

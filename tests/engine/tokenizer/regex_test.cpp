@@ -59,9 +59,9 @@ TEST(Regex, EscapesHaveOnigurumasMeaning) {
   EXPECT_TRUE(matches(R"(\-\.\é)", "-.é"));
 }
 
-TEST(Regex, HyphenAfterASetInAClassIsAPlainOne) {
-  EXPECT_TRUE(matches(R"([\s-z]+)", " -z"));
-  EXPECT_FALSE(matches(R"([\s-z])", "a"));
+TEST(Regex, HyphenAtTheEndOfAClassOrEscapedIsAPlainOne) {
+  EXPECT_TRUE(matches(R"([\s-]+)", " -"));
+  EXPECT_TRUE(matches(R"([\w\-z]+)", "a-z"));
 }
 
 TEST(Regex, DollarAndCaretAreThoseOfLines) {
@@ -94,7 +94,8 @@ TEST(Regex, ConstructWithAnotherMeaningIsRefusedByName) {
                                                         {R"(\ba)", "the escape \\b"},
                                                         {R"([\W])", "a negated class escape in a class"},
                                                         {R"([!-\s])", "a range to a class escape"},
-                                                        {R"(\pL)", "a property without braces"},
+                                                        {R"([\s-z])", "a range from a class escape"},
+           {R"(\pL)", "a property without braces"},
                                                         {R"(\p{L1})", "the property L1"},
                                                         {R"(\x{110000000})", "a broken code point"},
                                                         {R"(\u12)", "a broken code point"},
