@@ -37,10 +37,11 @@ class Tokenizer {
   //   decoder        ByteLevel
   //   added_tokens   special, lstrip, rstrip, single_word, normalized
   // Ids are 0 … n-1 without gaps. Truncation and padding are ignored: the engine has its own limits.
-  // Split patterns are read with the meaning that Oniguruma gives them (white space is Unicode's
-  // White_Space). Letters and digits are those of the Unicode versions of PCRE2 and utf8proc on this machine,
-  // so a character that Unicode assigned later may be cut differently. Throws IoError, FormatError (what is
-  // wrong and where), Unsupported (field and value).
+  // Split patterns mean what they mean to Oniguruma; \s is Unicode's White_Space.
+  // Letters, digits and normal forms follow the Unicode versions of this machine's PCRE2 and utf8proc, so
+  // characters younger than one of two implementations may be treated differently.
+  //
+  // Throws IoError, FormatError (what is wrong and where), Unsupported (field and value).
   [[nodiscard]] static Tokenizer load(const std::string& path);
   // The same from memory; `origin` stands for the path in messages.
   [[nodiscard]] static Tokenizer parse(std::string_view json, const std::string& origin);
@@ -53,8 +54,9 @@ class Tokenizer {
 
   // Any bytes are accepted, at most 1 GiB. Text around invalid UTF-8 is cut as if the text ended there, and
   // every invalid byte becomes the token of that byte. A byte without a token becomes unk_token, or nothing
-  // where the file names none. Time is O(n log n) in the length of the longest piece. Throws InvalidArgument
-  // where the text is too long or a Split pattern exceeds its step limit on it.
+  // where the file names none. Time is O(n log n) in the length of the longest piece.
+  //
+  // Throws InvalidArgument where the text is too long or a Split pattern exceeds its step limit on it.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // The tokens' bytes joined, as valid UTF-8: each maximal invalid part becomes one U+FFFD. Special tokens

@@ -117,16 +117,18 @@ void read_template(const JsonNode& node, TokenizerSpec& spec) {
     }
   }
   if (!seen_text) single.unsupported("one Sequence, of id A");
-  spec.prefix.insert(spec.prefix.begin(), before.begin(), before.end());
-  spec.suffix.insert(spec.suffix.end(), after.begin(), after.end());
+  spec.prefix = std::move(before);
+  spec.suffix = std::move(after);
 }
 
-void read_processor(const JsonNode& node, TokenizerSpec& spec) {
+void read_processor(const JsonNode& node, TokenizerSpec& spec, bool& has_template) {
   const JsonNode type = node.at("type");
   if (type.string() == "TemplateProcessing") {
+    if (has_template) type.unsupported("one TemplateProcessing");
+    has_template = true;
     read_template(node, spec);
   } else if (type.string() == "Sequence") {
-    for (const JsonNode& part : node.at("processors").elements()) read_processor(part, spec);
+    for (const JsonNode& part : node.at("processors").elements()) read_processor(part, spec, has_template);
   } else if (type.string() != "ByteLevel") {  // which only trims offsets
     type.unsupported("ByteLevel, TemplateProcessing, Sequence");
   }
@@ -135,7 +137,8 @@ void read_processor(const JsonNode& node, TokenizerSpec& spec) {
 }  // namespace
 
 void read_post_processor(const JsonNode& root, TokenizerSpec& spec) {
-  if (const auto processor = root.find("post_processor")) read_processor(*processor, spec);
+  bool has_template = false;
+  if (const auto processor = root.find("post_processor")) read_processor(*processor, spec, has_template);
 }
 
 void read_text_steps(const JsonNode& root, TokenizerSpec& spec) {

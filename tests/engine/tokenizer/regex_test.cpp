@@ -95,7 +95,7 @@ TEST(Regex, ConstructWithAnotherMeaningIsRefusedByName) {
                                                         {R"([\W])", "a negated class escape in a class"},
                                                         {R"([!-\s])", "a range to a class escape"},
                                                         {R"([\s-z])", "a range from a class escape"},
-           {R"(\pL)", "a property without braces"},
+                                                        {R"(\pL)", "a property without braces"},
                                                         {R"(\p{L1})", "the property L1"},
                                                         {R"(\x{110000000})", "a broken code point"},
                                                         {R"(\u12)", "a broken code point"},

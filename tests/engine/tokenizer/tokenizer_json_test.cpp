@@ -163,6 +163,9 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamedWithItsValue) {
   const auto sequence = [](std::vector<json> parts) {
     return json{{"type", "Sequence"}, {"pretokenizers", std::move(parts)}};
   };
+  const json frame = {{"type", "TemplateProcessing"},
+                      {"single", {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+                      {"special_tokens", json::object()}};
   expect_refused<Unsupported>({
       {"version = \"2.0\"", [](json& d) { d["version"] = "2.0"; }},
       {"model.type = \"Unigram\"; supported: BPE", [](json& d) { d["model"]["type"] = "Unigram"; }},
@@ -192,6 +195,8 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamedWithItsValue) {
        [](json& d) { d["post_processor"] = {{"type", "BertProcessing"}}; }},
       {"post_processor.single = []; supported: one Sequence, of id A",
        [](json& d) { d["post_processor"] = {{"type", "TemplateProcessing"}, {"single", json::array()}}; }},
+      {"post_processor.processors[1].type = \"TemplateProcessing\"; supported: one TemplateProcessing",
+       [&](json& d) { d["post_processor"] = {{"type", "Sequence"}, {"processors", {frame, frame}}}; }},
       {"decoder = null; supported: ByteLevel", [](json& d) { d["decoder"] = nullptr; }},
       {"decoder.type = \"WordPiece\"; supported: ByteLevel",
        [](json& d) { d["decoder"] = {{"type", "WordPiece"}}; }},
