@@ -25,7 +25,7 @@ __m256i weights_of_steps(__m128i steps) {
     return _mm256_srli_epi64(_mm256_mul_epu32(fraction, value), 32);
   };
   __m256i sum = _mm256_setzero_si256();
-  for (const std::uint32_t coefficient : kPowerCoefficients) {
+  for (const std::uint32_t coefficient : power_coefficients()) {
     sum = _mm256_sub_epi64(broadcast(coefficient), times_fraction(sum));
   }
   const __m256i power = _mm256_sub_epi64(broadcast(std::uint64_t{1} << 32), times_fraction(sum));

@@ -30,9 +30,11 @@ inline constexpr float kLargestGap = 31.75f;                          // its wei
 inline constexpr std::uint32_t kLog2E = 3098164009u;  // log2(e) * 2^31
 
 // 2^-x on [0, 1]: minimax polynomial of degree 6 with p(0) = 1 and p(1) = 1/2, relative error 2.2e-9.
-// Coefficients times 2^32 with alternating signs, from x^6 down to x.
-inline constexpr std::array<std::uint32_t, 6> kPowerCoefficients = {0x00071D97, 0x005375B2, 0x0273B221,
-                                                                    0x0E349A26, 0x3D7F5601, 0xB17215E1};
+// Coefficients times 2^32 with alternating signs, from x^6 down to x. A function, because device code cannot
+// see a constant array.
+[[nodiscard]] constexpr std::array<std::uint32_t, 6> power_coefficients() {
+  return {0x00071D97, 0x005375B2, 0x0273B221, 0x0E349A26, 0x3D7F5601, 0xB17215E1};
+}
 
 // round(2^40 * exp(-gap)) for gap >= 0 with a relative error of 2e-8 plus half a unit; 0 for NaN and negative
 // gaps. fixed_exp(0) is exactly kUnitWeight, and a larger gap never weighs more (checked for every gap).
@@ -47,7 +49,7 @@ inline constexpr std::array<std::uint32_t, 6> kPowerCoefficients = {0x00071D97, 
 
   // Every partial result is positive, so unsigned Horner steps never wrap.
   std::uint32_t sum = 0;
-  for (const std::uint32_t coefficient : kPowerCoefficients) sum = coefficient - mul_high(fraction, sum);
+  for (const std::uint32_t coefficient : power_coefficients()) sum = coefficient - mul_high(fraction, sum);
   const std::uint64_t power = (std::uint64_t{1} << 32) - mul_high(fraction, sum);
 
   return (((power << 9) >> (octaves >> 57)) + 1) >> 1;
