@@ -43,8 +43,12 @@ function(metrale_add_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  gtest_discover_tests(${target} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 TEST_LIST ${target}_cases
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  # gtest_discover_tests takes a list of labels apart, so ctest sets them from the list of cases.
+  set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${target}_labels.cmake)
+  file(WRITE ${labels_file} "set_tests_properties(\${${target}_cases} PROPERTIES LABELS \"${ARG_LABELS}\")\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels_file})
 endfunction()
 
 # metrale_source_deps(a_fuzz.cpp fuzz-deps out): the targets that the source's `// fuzz-deps: weights base` line names;
