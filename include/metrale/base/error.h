@@ -98,6 +98,12 @@ class Unsupported final : public Error {
   Unsupported(std::string_view who, std::string_view feature);
 };
 
+// The caller's own callback or signal asked for an end; nothing is wrong.
+class Cancelled final : public Error {
+ public:
+  using Error::Error;
+};
+
 // Throws InvalidArgument(message) unless `condition` holds.
 inline void expects(bool condition, const char* message) {
   if (!condition) [[unlikely]]

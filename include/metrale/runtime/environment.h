@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Environment: every environment variable the product reads, read here and nowhere else. docs/settings.md
+// lists them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <metrale/base/cpu_features.h>
+
+namespace metrale::runtime {
+
+struct Environment {
+  std::optional<CpuIsa> cpu_isa;    // METRALE_CPU_ISA: avx2, avx512, avx512bf16
+  std::optional<unsigned> threads;  // METRALE_THREADS: worker threads of the CPU backend
+  std::optional<std::string> log;   // METRALE_LOG: trace, debug, info, warn, error, off
+};
+
+// Throws InvalidArgument naming the variable, its value and what is accepted.
+[[nodiscard]] Environment read_environment();
+
+// Applies the process-wide settings (instruction mask, log level). Call once, before the first backend.
+void apply(const Environment& environment);
+
+}  // namespace metrale::runtime
