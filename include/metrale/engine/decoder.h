@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoder: a Llama-family model on a backend. One call runs one step over a ragged batch: any mix of prompt
+// chunks and single decode tokens. A step of single tokens replays a graph, captured once for each batch
+// bucket.
+//
+// A sequence's logits are bit-equal whatever it is batched with and however its prompt is cut into chunks.
+// Threads: one caller. Everything runs on one stream of its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <metrale/base/ids.h>
+#include <metrale/engine/model_config.h>
+#include <metrale/engine/model_weights.h>
+#include <metrale/gpu/arena.h>
+#include <metrale/gpu/buffer.h>
+#include <metrale/gpu/stream.h>
+#include <metrale/kernels/step.h>
+#include <metrale/kv/paged_cache.h>
+
+namespace metrale::engine {
+
+// One sequence's part of a step.
+struct StepSequence {
+  std::uint32_t table_row = 0;           // its row of the block tables, below max_batch_size
+  std::uint32_t start = 0;               // tokens of it that are in the cache already
+  std::span<const std::int32_t> tokens;  // the next ones, at least one
+  std::uint32_t logit_rows = 1;          // logits of so many of the last tokens are wanted
+};
+
+struct DecoderOptions {
+  quant::ElementType compute = quant::ElementType::kBf16;  // activations; kF32 or kBf16
+  bool use_graphs = true;                                  // where the backend has them
+};
+
+// The sizes that a decoder of this model takes from its arena.
+[[nodiscard]] gpu::ArenaModel arena_model(const ModelConfig& config, quant::ElementType compute);
+// The KV cache that this model needs.
+[[nodiscard]] kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size,
+                                          quant::KvDtype dtype);
+
+class Decoder {
+ public:
+  // Keeps references to all of them. Throws OutOfMemory, InvalidArgument, Unsupported.
+  Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWeights& weights,
+          const gpu::EngineLimits& limits, kv::PagedKvCache& cache, const DecoderOptions& options);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  // Names the blocks [first, first + blocks.size()) of a sequence; sent to the device before the next step.
+  void set_blocks(std::uint32_t table_row, std::uint32_t first, std::span<const BlockId> blocks);
+
+  // Enqueues one step. The keys and values of every token are written to the cache and its logit rows
+  // computed, in the order of `batch`. Throws InvalidArgument where a limit is passed or a block is not set;
+  // nothing is enqueued then.
+  void run(std::span<const StepSequence> batch);
+
+  // Blocking: waits for the last step. Throws what failed in it.
+  void wait();
+  // Blocking: the greedy token of each logit row of the last step, -1 where no logit is finite.
+  [[nodiscard]] std::span<const std::int32_t> read_greedy_tokens();
+  // Blocking: [logit row][vocab_size], valid until the next run.
+  [[nodiscard]] std::span<const float> read_logits();
+
+  // Most logit rows that one step can give.
+  [[nodiscard]] std::uint32_t max_logit_rows() const { return max_logit_rows_; }
+  [[nodiscard]] std::uint64_t arena_bytes() const { return arena_.sizes().total_bytes(); }
+  [[nodiscard]] gpu::ModelResource& arena() { return arena_; }
+  // Graphs captured so far, one a batch bucket.
+  [[nodiscard]] std::size_t num_graphs() const { return graphs_.size(); }
+
+ private:
+  struct Kernels;
+  struct BlockDelta {
+    std::uint32_t table_row;
+    std::uint32_t first;
+    std::uint32_t count;
+  };
+
+  void check(std::span<const StepSequence> batch) const;
+  void fill_step(std::span<const StepSequence> batch);
+  void send_step();
+  void launch_graph(std::uint32_t bucket);
+  void launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows);
+  void launch_layer(std::size_t layer, std::uint32_t max_rows);
+  void launch_attention(std::size_t layer, std::uint32_t max_rows);
+  void launch_residual_add(std::uint64_t rows, std::uint32_t max_rows);
+  void launch_head(std::uint32_t max_logit_rows);
+  void launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
+                     quant::ElementType out_type, std::uint32_t max_rows);
+  void launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, std::uint32_t max_rows);
+  [[nodiscard]] std::uint64_t step_address(std::size_t offset) const {
+    return arena_.ptr(&gpu::ArenaSizes::step).address() + offset;
+  }
+
+  gpu::GpuBackend* gpu_;
+  const ModelConfig* config_;
+  const ModelWeights* weights_;
+  gpu::EngineLimits limits_;
+  kv::PagedKvCache* cache_;
+  DecoderOptions options_;
+  kernels::StepLayout layout_;
+  gpu::BufferArena arena_;
+  gpu::DeviceBuffer inv_freq_;
+  gpu::PinnedBuffer host_step_;
+  gpu::PinnedBuffer host_tokens_;
+  gpu::PinnedBuffer host_logits_;
+  gpu::Stream stream_;
+  std::unique_ptr<Kernels> kernels_;
+  std::uint32_t table_stride_;
+  std::uint32_t max_logit_rows_;
+  std::uint32_t logit_rows_ = 0;            // of the last step
+  bool in_flight_ = false;                  // the last step has not been waited for
+  std::vector<std::uint32_t> host_tables_;  // mirror of the device's
+  std::vector<BlockDelta> deltas_;
+  std::map<std::uint32_t, gpu::Graph> graphs_;  // by bucket; destroyed before the buffers they use
+};
+
+}  // namespace metrale::engine

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelWeights: the tensors of a Llama-family model in device memory, in one allocation, each at a multiple
+// of 256 bytes. Matrices keep the checkpoint's element type unless the computation is BF16; norms are FP32.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <metrale/base/device_ptr.h>
+#include <metrale/engine/model_config.h>
+#include <metrale/gpu/buffer.h>
+#include <metrale/gpu/resource.h>
+#include <metrale/quant/element_type.h>
+#include <metrale/weights/model_directory.h>
+
+namespace metrale::engine {
+
+// weight[out_features][in_features], bias[out_features] or null.
+struct LinearWeights {
+  DevicePtr weight;
+  DevicePtr bias;
+  std::uint32_t in_features = 0;
+  std::uint32_t out_features = 0;
+};
+
+struct LayerWeights {
+  DevicePtr input_norm;      // float[hidden]
+  DevicePtr post_attn_norm;  // float[hidden]
+  LinearWeights qkv;         // query, key and value heads, one below the other
+  LinearWeights o;
+  LinearWeights gate;
+  LinearWeights up;
+  LinearWeights down;
+};
+
+class ModelWeights final : public gpu::ModelResource {
+ public:
+  // Called with the bytes read so far and in all; a false return stops the load with Cancelled.
+  using Progress = std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
+  // Blocking. Every tensor that the configuration needs must be there with the right shape and an element
+  // type of FP32, FP16 or BF16: FormatError lists what is missing or wrong. Tensors that nothing needs are
+  // named in one warning. Throws OutOfMemory before reading anything; nothing stays allocated after a
+  // failure.
+  ModelWeights(gpu::GpuBackend& gpu, const ModelConfig& config, const weights::ModelDirectory& directory,
+               quant::ElementType compute, const Progress& progress = {});
+
+  [[nodiscard]] quant::ElementType matrix_type() const { return matrix_type_; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return slab_.size_bytes(); }
+  [[nodiscard]] DevicePtr embedding() const { return embedding_; }
+  [[nodiscard]] DevicePtr final_norm() const { return final_norm_; }
+  // The embedding's matrix where the model ties them.
+  [[nodiscard]] const LinearWeights& lm_head() const { return lm_head_; }
+  [[nodiscard]] const std::vector<LayerWeights>& layers() const { return layers_; }
+
+ private:
+  [[nodiscard]] std::string_view do_label() const override { return "model weights"; }
+  void do_release(gpu::GpuBackend& gpu) override;
+
+  quant::ElementType matrix_type_ = quant::ElementType::kBf16;
+  gpu::DeviceBuffer slab_;
+  DevicePtr embedding_;
+  DevicePtr final_norm_;
+  LinearWeights lm_head_;
+  std::vector<LayerWeights> layers_;
+};
+
+}  // namespace metrale::engine

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include <metrale/base/checked.h>
+#include <metrale/engine/decoder.h>
+#include <metrale/kernels/attention.h>
+
+#include "engine/decoder_kernels.h"
+
+namespace metrale::engine {
+
+using gpu::ArenaSizes;
+using quant::ElementType;
+
+namespace {
+
+constexpr std::uint32_t kNoBlock = ~std::uint32_t{0};
+
+void check_kv_dtype(quant::KvDtype dtype) {
+  if (!quant::kv_format_info(dtype.k).has_kernels || !quant::kv_format_info(dtype.v).has_kernels) {
+    throw Unsupported("this build", fmt::format("the KV dtype {} (its kernels serve bf16 and fp32)",
+                                                quant::to_string(dtype)));
+  }
+}
+
+// A step of single tokens runs the smallest captured size that holds it.
+std::uint32_t bucket_for(std::uint32_t rows, std::uint32_t max_batch_size) {
+  return std::min(std::bit_ceil(rows), max_batch_size);
+}
+
+}  // namespace
+
+gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute) {
+  gpu::ArenaModel model;
+  model.activation_bytes = quant::element_bytes(compute);
+  model.hidden = config.hidden_size;
+  model.num_q_heads = config.num_q_heads;
+  model.num_kv_heads = config.num_kv_heads;
+  model.head_dim = config.head_dim;
+  model.intermediate = config.intermediate_size;
+  model.vocab = config.vocab_size;
+  return model;
+}
+
+kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size, quant::KvDtype dtype) {
+  return {.block_size = block_size,
+          .num_layers = config.num_layers,
+          .dims = {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim},
+          .dtype = dtype,
+          .layer_dims = {},
+          .layer_dtypes = {},
+          .cache_blocks_per_seq = {}};
+}
+
+Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWeights& weights,
+                 const gpu::EngineLimits& limits, kv::PagedKvCache& cache, const DecoderOptions& options)
+    : gpu_(&gpu),
+      config_(&config),
+      weights_(&weights),
+      limits_(limits),
+      cache_(&cache),
+      options_(options),
+      layout_(kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size)),
+      arena_(gpu, gpu::arena_sizes(arena_model(config, options.compute), limits, layout_.total_bytes)),
+      table_stride_(limits.blocks_per_seq()),
+      max_logit_rows_(gpu::arena_logit_rows(limits)) {
+  if (options.compute == ElementType::kF16) {
+    throw Unsupported("the decoder", "FP16 computation (it has FP32 and BF16)");
+  }
+  for (std::uint32_t i = 0; i < cache.num_layers(); ++i) {
+    check_kv_dtype(cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i))));
+  }
+  options_.use_graphs = options.use_graphs && gpu.capabilities().graphs;
+  host_step_ = gpu::PinnedBuffer(gpu, layout_.total_bytes);
+  host_tokens_ = gpu::PinnedBuffer(gpu, std::size_t{max_logit_rows_} * 4);
+  host_logits_ = gpu::PinnedBuffer(gpu, arena_.sizes().logits);
+  host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
+  stream_ = gpu::make_stream(gpu);
+  kernels_ = std::make_unique<Kernels>(gpu);
+  const std::vector<float> frequencies = rope_inverse_frequencies(config);
+  inv_freq_ = gpu::DeviceBuffer(gpu, frequencies.size() * sizeof(float));
+  gpu.copy_h2d_blocking(inv_freq_.ptr(), std::as_bytes(std::span(frequencies)));
+}
+
+Decoder::~Decoder() = default;
+
+void Decoder::set_blocks(std::uint32_t table_row, std::uint32_t first, std::span<const BlockId> blocks) {
+  if (table_row >= limits_.max_batch_size || first + blocks.size() > table_stride_) {
+    throw InvalidArgument(fmt::format("blocks {}..{} of row {}: the tables have {} rows of {}", first,
+                                      first + blocks.size(), table_row, limits_.max_batch_size,
+                                      table_stride_));
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    host_tables_[std::size_t{table_row} * table_stride_ + first + i] = blocks[i].value();
+  }
+  if (!blocks.empty()) deltas_.push_back({table_row, first, static_cast<std::uint32_t>(blocks.size())});
+}
+
+void Decoder::check(std::span<const StepSequence> batch) const {
+  if (batch.empty()) throw InvalidArgument("a step needs at least one sequence");
+  if (batch.size() > limits_.max_batch_size) {
+    throw InvalidArgument(
+        fmt::format("{} sequences in a step, max_batch_size is {}", batch.size(), limits_.max_batch_size));
+  }
+  std::uint64_t tokens = 0;
+  std::uint64_t rows = 0;
+  for (const StepSequence& sequence : batch) {
+    if (sequence.tokens.empty()) throw InvalidArgument("a sequence of a step has no tokens");
+    if (sequence.table_row >= limits_.max_batch_size) {
+      throw InvalidArgument(
+          fmt::format("block table row {} of {}", sequence.table_row, limits_.max_batch_size));
+    }
+    if (sequence.start + sequence.tokens.size() > limits_.max_seq_len) {
+      throw InvalidArgument(fmt::format("a sequence of {} tokens, max_seq_len is {}",
+                                        sequence.start + sequence.tokens.size(), limits_.max_seq_len));
+    }
+    if (sequence.logit_rows > sequence.tokens.size()) throw InvalidArgument("more logit rows than tokens");
+    const std::size_t blocks =
+        ceil_div<std::size_t>(sequence.start + sequence.tokens.size(), limits_.block_size);
+    const auto table =
+        host_tables_.begin() + static_cast<std::ptrdiff_t>(std::size_t{sequence.table_row} * table_stride_);
+    if (std::find(table, table + static_cast<std::ptrdiff_t>(blocks), kNoBlock) !=
+        table + static_cast<std::ptrdiff_t>(blocks)) {
+      throw InvalidArgument(fmt::format("row {} lacks a block for its first {} tokens", sequence.table_row,
+                                        sequence.start + sequence.tokens.size()));
+    }
+    for (const std::int32_t token : sequence.tokens) {
+      if (token < 0 || static_cast<std::uint32_t>(token) >= config_->vocab_size) {
+        throw InvalidArgument(
+            fmt::format("token id {} outside the vocabulary of {}", token, config_->vocab_size));
+      }
+    }
+    tokens += sequence.tokens.size();
+    rows += sequence.logit_rows;
+  }
+  if (tokens > limits_.max_batch_tokens) {
+    throw InvalidArgument(
+        fmt::format("{} tokens in a step, max_batch_tokens is {}", tokens, limits_.max_batch_tokens));
+  }
+  if (rows > max_logit_rows_) {
+    throw InvalidArgument(fmt::format("{} logit rows in a step, at most {} fit", rows, max_logit_rows_));
+  }
+}
+
+void Decoder::fill_step(std::span<const StepSequence> batch) {
+  std::byte* base = host_step_.data();
+  const auto array = [base](std::size_t offset, auto type) {
+    return reinterpret_cast<decltype(type)*>(base + offset);
+  };
+  auto* token_ids = array(layout_.token_ids, std::int32_t{});
+  auto* positions = array(layout_.positions, std::uint32_t{});
+  auto* slots = array(layout_.slots, std::int64_t{});
+  auto* query_starts = array(layout_.query_starts, std::uint32_t{});
+  auto* context_lens = array(layout_.context_lens, std::uint32_t{});
+  auto* table_rows = array(layout_.table_rows, std::uint32_t{});
+  auto* logit_rows = array(layout_.logit_rows, std::uint32_t{});
+  kernels::StepCounts counts;
+  query_starts[0] = 0;
+  for (const StepSequence& sequence : batch) {
+    const std::uint32_t* table = &host_tables_[std::size_t{sequence.table_row} * table_stride_];
+    const auto length = static_cast<std::uint32_t>(sequence.tokens.size());
+    for (std::uint32_t i = 0; i < length; ++i) {
+      const std::uint32_t row = counts.num_tokens + i;
+      const std::uint32_t position = sequence.start + i;
+      token_ids[row] = sequence.tokens[i];
+      positions[row] = position;
+      slots[row] = std::int64_t{table[position / limits_.block_size]} * limits_.block_size +
+                   position % limits_.block_size;
+    }
+    for (std::uint32_t i = 0; i < sequence.logit_rows; ++i) {
+      logit_rows[counts.num_logit_rows++] = counts.num_tokens + length - sequence.logit_rows + i;
+    }
+    counts.num_tokens += length;
+    context_lens[counts.num_seqs] = sequence.start + length;
+    table_rows[counts.num_seqs] = sequence.table_row;
+    query_starts[++counts.num_seqs] = counts.num_tokens;
+  }
+  std::memcpy(base + layout_.counts, &counts, sizeof counts);
+  logit_rows_ = counts.num_logit_rows;
+}
+
+void Decoder::send_step() {
+  for (const BlockDelta& delta : deltas_) {
+    const std::size_t at = std::size_t{delta.table_row} * table_stride_ + delta.first;
+    gpu_->copy_h2d_async(arena_.ptr(&ArenaSizes::block_tables).offset(at * 4),
+                         std::as_bytes(std::span(&host_tables_[at], delta.count)), stream_.ref());
+  }
+  deltas_.clear();
+  gpu_->copy_h2d_async_retained(arena_.ptr(&ArenaSizes::step), host_step_.span(), stream_.ref());
+}
+
+void Decoder::run(std::span<const StepSequence> batch) {
+  check(batch);
+  wait();  // the last step's copy reads the staging buffer
+  fill_step(batch);
+  send_step();
+  in_flight_ = true;
+  const bool single_tokens =
+      std::ranges::all_of(batch, [](const StepSequence& s) { return s.tokens.size() == 1; });
+  const auto rows = static_cast<std::uint32_t>(batch.size());
+  if (single_tokens && options_.use_graphs && logit_rows_ == rows) {
+    launch_graph(bucket_for(rows, limits_.max_batch_size));
+  } else {
+    launch_all(limits_.max_batch_tokens, max_logit_rows_);
+  }
+}
+
+void Decoder::wait() {
+  if (!in_flight_) return;
+  gpu_->synchronize(stream_.ref());
+  in_flight_ = false;
+}
+
+std::span<const std::int32_t> Decoder::read_greedy_tokens() {
+  const std::span<std::byte> out = host_tokens_.span().first(std::size_t{logit_rows_} * sizeof(std::int32_t));
+  if (out.empty()) {
+    wait();
+    return {};
+  }
+  gpu_->copy_d2h_on_stream(out, arena_.ptr(&ArenaSizes::sampled_tokens), stream_.ref());
+  in_flight_ = false;
+  return {reinterpret_cast<const std::int32_t*>(out.data()), logit_rows_};
+}
+
+std::span<const float> Decoder::read_logits() {
+  const std::size_t count = std::size_t{logit_rows_} * config_->vocab_size;
+  const std::span<std::byte> out = host_logits_.span().first(count * sizeof(float));
+  if (out.empty()) {
+    wait();
+    return {};
+  }
+  gpu_->copy_d2h_on_stream(out, arena_.ptr(&ArenaSizes::logits), stream_.ref());
+  in_flight_ = false;
+  return {reinterpret_cast<const float*>(out.data()), count};
+}
+
+}  // namespace metrale::engine

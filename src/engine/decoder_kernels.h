@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel of a step, resolved once at the decoder's construction.
+#pragma once
+
+#include <metrale/engine/decoder.h>
+#include <metrale/gpu/kernel.h>
+#include <metrale/kernels/activation.h>
+#include <metrale/kernels/attention.h>
+#include <metrale/kernels/embedding.h>
+#include <metrale/kernels/kv_write.h>
+#include <metrale/kernels/linear.h>
+#include <metrale/kernels/logits.h>
+#include <metrale/kernels/norm.h>
+#include <metrale/kernels/rope.h>
+
+namespace metrale::engine {
+
+struct Decoder::Kernels {
+  explicit Kernels(gpu::GpuBackend& gpu)
+      : embedding(gpu, kernels::kEmbedding),
+        rms_norm(gpu, kernels::kRmsNorm),
+        rope_table(gpu, kernels::kRopeTable),
+        rope(gpu, kernels::kRope),
+        linear(gpu, kernels::kLinear),
+        silu_mul(gpu, kernels::kSiluMul),
+        residual_add(gpu, kernels::kResidualAdd),
+        kv_write(gpu, kernels::kKvWrite),
+        attention(gpu, kernels::kPagedAttention),
+        gather_rows(gpu, kernels::kGatherRows),
+        argmax(gpu, kernels::kArgmax) {}
+
+  gpu::BoundKernel<kernels::EmbeddingArgs> embedding;
+  gpu::BoundKernel<kernels::RmsNormArgs> rms_norm;
+  gpu::BoundKernel<kernels::RopeTableArgs> rope_table;
+  gpu::BoundKernel<kernels::RopeArgs> rope;
+  gpu::BoundKernel<kernels::LinearArgs> linear;
+  gpu::BoundKernel<kernels::SiluMulArgs> silu_mul;
+  gpu::BoundKernel<kernels::ResidualAddArgs> residual_add;
+  gpu::BoundKernel<kernels::KvWriteArgs> kv_write;
+  gpu::BoundKernel<kernels::AttentionArgs> attention;
+  gpu::BoundKernel<kernels::GatherRowsArgs> gather_rows;
+  gpu::BoundKernel<kernels::ArgmaxArgs> argmax;
+};
+
+}  // namespace metrale::engine

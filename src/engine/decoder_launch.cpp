@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one step, in order. Arguments hold addresses and constants only, so that a captured step
+// replays.
+#include <cmath>
+#include <cstddef>
+
+#include <metrale/engine/decoder.h>
+
+#include "engine/decoder_kernels.h"
+
+namespace metrale::engine {
+
+using gpu::ArenaSizes;
+using quant::ElementType;
+
+namespace {
+
+std::uint32_t qkv_width(const ModelConfig& config) {
+  return (config.num_q_heads + 2 * config.num_kv_heads) * config.head_dim;
+}
+
+}  // namespace
+
+void Decoder::launch_graph(std::uint32_t bucket) {
+  auto found = graphs_.find(bucket);
+  if (found == graphs_.end()) {
+    gpu::CaptureScope capture(*gpu_, stream_.ref());
+    launch_all(bucket, bucket);
+    found = graphs_.emplace(bucket, capture.finish()).first;
+  }
+  gpu_->launch_graph(found->second.ref(), stream_.ref());
+}
+
+void Decoder::launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows) {
+  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
+  kernels_->embedding(stream_.ref(), {.rows = rows,
+                                      .token_ids = step_address(layout_.token_ids),
+                                      .table = weights_->embedding().address(),
+                                      .out = arena_.ptr(&ArenaSizes::residual).address(),
+                                      .max_rows = max_rows,
+                                      .width = config_->hidden_size,
+                                      .vocab = config_->vocab_size,
+                                      .table_type = weights_->matrix_type(),
+                                      .out_type = ElementType::kF32,
+                                      .reserved = 0});
+  kernels_->rope_table(stream_.ref(), {.rows = rows,
+                                       .positions = step_address(layout_.positions),
+                                       .inv_freq = inv_freq_.ptr().address(),
+                                       .table = arena_.ptr(&ArenaSizes::rope_table).address(),
+                                       .max_rows = max_rows,
+                                       .half_dims = config_->head_dim / 2,
+                                       .factor = 1.0F,
+                                       .reserved = 0});
+  for (std::size_t layer = 0; layer < weights_->layers().size(); ++layer) launch_layer(layer, max_rows);
+  launch_head(max_logit_rows);
+}
+
+void Decoder::launch_layer(std::size_t layer, std::uint32_t max_rows) {
+  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
+  const LayerWeights& weights = weights_->layers()[layer];
+  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.input_norm, max_rows);
+  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.qkv, arena_.ptr(&ArenaSizes::qkv_output),
+                options_.compute, max_rows);
+  launch_attention(layer, max_rows);
+  launch_linear(rows, arena_.ptr(&ArenaSizes::attn_output), weights.o, arena_.ptr(&ArenaSizes::branch_output),
+                ElementType::kF32, max_rows);
+  launch_residual_add(rows, max_rows);
+
+  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.post_attn_norm, max_rows);
+  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.gate,
+                arena_.ptr(&ArenaSizes::expert_gate_out), options_.compute, max_rows);
+  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.up,
+                arena_.ptr(&ArenaSizes::expert_up_out), options_.compute, max_rows);
+  kernels_->silu_mul(stream_.ref(), {.rows = rows,
+                                     .gate = arena_.ptr(&ArenaSizes::expert_gate_out).address(),
+                                     .up = arena_.ptr(&ArenaSizes::expert_up_out).address(),
+                                     .out = arena_.ptr(&ArenaSizes::expert_gate_out).address(),
+                                     .max_rows = max_rows,
+                                     .width = config_->intermediate_size,
+                                     .in_stride = config_->intermediate_size,
+                                     .out_stride = config_->intermediate_size,
+                                     .type = options_.compute,
+                                     .reserved = 0});
+  launch_linear(rows, arena_.ptr(&ArenaSizes::expert_gate_out), weights.down,
+                arena_.ptr(&ArenaSizes::branch_output), ElementType::kF32, max_rows);
+  launch_residual_add(rows, max_rows);
+}
+
+void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
+  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
+  const LayerId kv_layer(static_cast<LayerId::Value>(layer));
+  const quant::KvDtype dtype = cache_->dtype_for_layer(kv_layer);
+  const std::uint32_t width = qkv_width(*config_);
+  const std::uint64_t element = quant::element_bytes(options_.compute);
+  const std::uint64_t q = arena_.ptr(&ArenaSizes::qkv_output).address();
+  const std::uint64_t k = q + std::uint64_t{config_->num_q_heads} * config_->head_dim * element;
+  const std::uint64_t v = k + std::uint64_t{config_->num_kv_heads} * config_->head_dim * element;
+  kernels_->rope(stream_.ref(), {.rows = rows,
+                                 .table = arena_.ptr(&ArenaSizes::rope_table).address(),
+                                 .data = q,
+                                 .max_rows = max_rows,
+                                 .stride = width,
+                                 .num_heads = config_->num_q_heads + config_->num_kv_heads,
+                                 .head_dim = config_->head_dim,
+                                 .rotary_dim = config_->head_dim,
+                                 .type = options_.compute});
+  kernels_->kv_write(stream_.ref(), {.rows = rows,
+                                     .k = k,
+                                     .v = v,
+                                     .slots = step_address(layout_.slots),
+                                     .k_pool = cache_->k_pool_ptr(kv_layer).address(),
+                                     .v_pool = cache_->v_pool_ptr(kv_layer).address(),
+                                     .max_rows = max_rows,
+                                     .stride = width,
+                                     .num_kv_heads = config_->num_kv_heads,
+                                     .head_dim = config_->head_dim,
+                                     .block_size = limits_.block_size,
+                                     .num_blocks = cache_->num_blocks(),
+                                     .type = options_.compute,
+                                     .k_format = dtype.k,
+                                     .v_format = dtype.v,
+                                     .reserved = 0});
+  kernels_->attention(stream_.ref(), {.counts = step_address(layout_.counts),
+                                      .q = q,
+                                      .out = arena_.ptr(&ArenaSizes::attn_output).address(),
+                                      .k_pool = cache_->k_pool_ptr(kv_layer).address(),
+                                      .v_pool = cache_->v_pool_ptr(kv_layer).address(),
+                                      .block_tables = arena_.ptr(&ArenaSizes::block_tables).address(),
+                                      .query_starts = step_address(layout_.query_starts),
+                                      .context_lens = step_address(layout_.context_lens),
+                                      .table_rows = step_address(layout_.table_rows),
+                                      .workspace = arena_.ptr(&ArenaSizes::attention_workspace).address(),
+                                      .max_tokens = max_rows,
+                                      .max_seqs = limits_.max_batch_size,
+                                      .table_stride = table_stride_,
+                                      .workspace_rows = limits_.max_batch_size,
+                                      .num_q_heads = config_->num_q_heads,
+                                      .num_kv_heads = config_->num_kv_heads,
+                                      .head_dim = config_->head_dim,
+                                      .block_size = limits_.block_size,
+                                      .q_stride = width,
+                                      .out_stride = config_->num_q_heads * config_->head_dim,
+                                      .type = options_.compute,
+                                      .k_format = dtype.k,
+                                      .v_format = dtype.v,
+                                      .scale = 1.0F / std::sqrt(static_cast<float>(config_->head_dim))});
+}
+
+void Decoder::launch_head(std::uint32_t max_logit_rows) {
+  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_logit_rows));
+  // The branch output is free by now.
+  kernels_->gather_rows(stream_.ref(), {.rows = rows,
+                                        .row_ids = step_address(layout_.logit_rows),
+                                        .in = arena_.ptr(&ArenaSizes::residual).address(),
+                                        .out = arena_.ptr(&ArenaSizes::branch_output).address(),
+                                        .max_rows = max_logit_rows,
+                                        .width = config_->hidden_size,
+                                        .in_rows = limits_.max_batch_tokens,
+                                        .type = ElementType::kF32});
+  launch_norm(rows, arena_.ptr(&ArenaSizes::branch_output), weights_->final_norm(), max_logit_rows);
+  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights_->lm_head(),
+                arena_.ptr(&ArenaSizes::logits), ElementType::kF32, max_logit_rows);
+  kernels_->argmax(stream_.ref(), {.rows = rows,
+                                   .logits = arena_.ptr(&ArenaSizes::logits).address(),
+                                   .tokens = arena_.ptr(&ArenaSizes::sampled_tokens).address(),
+                                   .max_rows = max_logit_rows,
+                                   .vocab = config_->vocab_size});
+}
+
+void Decoder::launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, std::uint32_t max_rows) {
+  kernels_->rms_norm(stream_.ref(), {.rows = rows,
+                                     .in = in.address(),
+                                     .weight = weight.address(),
+                                     .out = arena_.ptr(&ArenaSizes::norm_output).address(),
+                                     .max_rows = max_rows,
+                                     .width = config_->hidden_size,
+                                     .in_stride = config_->hidden_size,
+                                     .out_stride = config_->hidden_size,
+                                     .in_type = ElementType::kF32,
+                                     .weight_type = ElementType::kF32,
+                                     .out_type = options_.compute,
+                                     .epsilon = config_->rms_norm_eps});
+}
+
+void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
+                            ElementType out_type, std::uint32_t max_rows) {
+  kernels_->linear(stream_.ref(), {.rows = rows,
+                                   .in = in.address(),
+                                   .weight = weights.weight.address(),
+                                   .bias = weights.bias.address(),
+                                   .out = out.address(),
+                                   .max_rows = max_rows,
+                                   .in_features = weights.in_features,
+                                   .out_features = weights.out_features,
+                                   .in_stride = weights.in_features,
+                                   .out_stride = weights.out_features,
+                                   .in_type = options_.compute,
+                                   .weight_type = weights_->matrix_type(),
+                                   .out_type = out_type});
+}
+
+void Decoder::launch_residual_add(std::uint64_t rows, std::uint32_t max_rows) {
+  kernels_->residual_add(stream_.ref(), {.rows = rows,
+                                         .in = arena_.ptr(&ArenaSizes::branch_output).address(),
+                                         .accum = arena_.ptr(&ArenaSizes::residual).address(),
+                                         .max_rows = max_rows,
+                                         .width = config_->hidden_size,
+                                         .in_type = ElementType::kF32,
+                                         .reserved = 0});
+}
+
+}  // namespace metrale::engine
