@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exit_codes.h"
+
+#include <new>
+
+#include <fmt/format.h>
+
+#include <metrale/base/error.h>
+
+namespace metrale::app {
+namespace {
+
+int code_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return kUsage;
+  if (dynamic_cast<const FormatError*>(&error) != nullptr) return kBadFormat;
+  if (dynamic_cast<const IoError*>(&error) != nullptr) return kIoFailed;
+  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return kOutOfMemory;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return kOutOfMemory;
+  if (dynamic_cast<const Unsupported*>(&error) != nullptr) return kUnsupported;
+  if (dynamic_cast<const DeviceError*>(&error) != nullptr) return kDeviceFailed;
+  if (dynamic_cast<const Cancelled*>(&error) != nullptr) return kInterrupted;
+  return kInternalError;
+}
+
+}  // namespace
+
+int report_error(const std::exception& error) {
+  const int code = code_of(error);
+  if (code != kInterrupted) fmt::print(stderr, "metrale: {}\n", error.what());
+  return code;
+}
+
+}  // namespace metrale::app

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrale generate: prompts in, text out, streamed as it comes.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <metrale/base/clock.h>
+#include <metrale/base/error.h>
+#include <metrale/engine/chat_template.h>
+#include <metrale/engine/detokenizer.h>
+#include <metrale/engine/engine.h>
+#include <metrale/engine/tokenizer.h>
+
+#include "commands.h"
+#include "exit_codes.h"
+#include "generate_flags.h"
+#include "interrupt.h"
+#include "output.h"
+#include "progress.h"
+#include "report.h"
+
+namespace metrale::app {
+namespace {
+
+using TokenList = std::vector<std::int32_t>;
+
+// Absent where no prompt needs one and the directory has none.
+std::optional<engine::Tokenizer> load_tokenizer(const std::string& model,
+                                                const std::vector<Prompt>& prompts) {
+  const std::string path = (std::filesystem::path(model) / "tokenizer.json").string();
+  const bool needed = std::ranges::any_of(prompts, [](const Prompt& prompt) { return !prompt.tokens; });
+  if (!needed && !std::filesystem::exists(path)) return std::nullopt;
+  return engine::Tokenizer::load(path);
+}
+
+TokenList encode(const Prompt& prompt, const std::optional<engine::Tokenizer>& tokenizer,
+                 const GenerateFlags& flags) {
+  if (prompt.tokens) return *prompt.tokens;
+  if (!flags.chat) return tokenizer->encode(prompt.text);
+  std::vector<engine::ChatMessage> messages;
+  if (!flags.system.empty()) messages.push_back({"system", flags.system});
+  messages.push_back({"user", prompt.text});
+  return engine::encode_chatml(*tokenizer, messages, /*add_generation_prompt=*/true);
+}
+
+// Before the weights are read, so that a prompt that cannot fit fails at once.
+void check_lengths(const std::vector<TokenList>& prompts, const engine::EngineOptions& options) {
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].empty()) throw InvalidArgument(fmt::format("prompt {} has no tokens", i + 1));
+    if (prompts[i].size() >= options.max_seq_len) {
+      throw InvalidArgument(
+          fmt::format("prompt {} has {} tokens, which leaves no room for an answer: max_seq_len is {}", i + 1,
+                      prompts[i].size(), options.max_seq_len));
+    }
+  }
+}
+
+// Turns step events into text, in the order in which the prompts were given.
+class Writer {
+ public:
+  Writer(Output& output, const GenerateFlags& flags, const std::optional<engine::Tokenizer>& tokenizer,
+         std::size_t requests)
+      : output_(&output), flags_(&flags), answers_(requests), batch_(!flags.prompts.batch.empty()) {
+    for (std::size_t i = 0; tokenizer && i < requests; ++i) {
+      detokenizers_.emplace_back(*tokenizer);
+      answers_[i].text = "";
+    }
+  }
+
+  void on_token(std::size_t request, std::int32_t token) {
+    answers_[request].tokens.push_back(token);
+    add_text(request, detokenizers_.empty() ? fmt::format("{} ", token) : detokenizers_[request].push(token));
+  }
+
+  void on_end(std::size_t request, engine::FinishReason reason, const engine::RequestStats& stats) {
+    if (!detokenizers_.empty()) add_text(request, detokenizers_[request].finish());
+    answers_[request].finished = reason;
+    answers_[request].stats = stats;
+  }
+
+  // Writes what is complete, in order.
+  void flush(const RunStats& run) {
+    for (; next_ < answers_.size() && answers_[next_].finished; ++next_) {
+      const Answer& answer = answers_[next_];
+      if (flags_->json) {
+        output_->write(to_json_line(answer, run));
+      } else if (batch_) {
+        output_->write(fmt::format("== {}\n{}\n", next_ + 1, shown_[next_]));
+      } else {
+        output_->write("\n");
+      }
+    }
+  }
+
+  [[nodiscard]] const std::vector<Answer>& answers() const { return answers_; }
+
+ private:
+  void add_text(std::size_t request, const std::string& text) {
+    if (answers_[request].text) *answers_[request].text += text;
+    if (flags_->json || text.empty()) return;
+    if (batch_) {
+      shown_[request] += text;
+    } else {
+      output_->write(text);
+    }
+  }
+
+  Output* output_;
+  const GenerateFlags* flags_;
+  std::vector<Answer> answers_;
+  bool batch_;
+  std::vector<engine::Detokenizer> detokenizers_;
+  std::map<std::size_t, std::string> shown_;
+  std::size_t next_ = 0;
+};
+
+double seconds_between(Nanoseconds begin, Nanoseconds end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+// Runs every request to its end, or to its cancellation by a signal.
+void run_requests(engine::Engine& engine, const std::vector<TokenList>& prompts, const GenerateFlags& flags,
+                  Writer& writer, const RunStats& run) {
+  std::map<engine::RequestId, std::size_t> index;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const engine::RequestId id = engine.submit({.prompt = prompts[i],
+                                                .sampling = sampling_params(flags),
+                                                .max_new_tokens = flags.max_tokens,
+                                                .stop_ids = flags.stop_ids,
+                                                .ignore_eos = flags.ignore_eos});
+    index[id] = i;
+  }
+  while (!engine.idle()) {
+    if (interrupted()) {
+      for (const auto& [id, i] : index) engine.cancel(id);
+    }
+    for (const engine::StepEvent& event : engine.step()) {
+      const std::size_t request = index.at(event.request);
+      if (event.token) writer.on_token(request, *event.token);
+      if (event.finished) writer.on_end(request, *event.finished, engine.take_stats(event.request));
+    }
+    writer.flush(run);
+  }
+}
+
+int generate(const GenerateFlags& flags, const runtime::Environment& environment) {
+  const SteadyClock clock;
+  const std::vector<Prompt> prompts = read_prompts(flags.prompts);
+  const engine::ModelConfig config = engine::load_model_config(flags.model);
+  const std::optional<engine::Tokenizer> tokenizer = load_tokenizer(flags.model, prompts);
+  std::vector<TokenList> ids;
+  for (const Prompt& prompt : prompts) ids.push_back(encode(prompt, tokenizer, flags));
+  const auto longest = std::ranges::max(ids, {}, &TokenList::size).size();
+  engine::EngineOptions options = engine_options(flags, config, ids.size(), longest);
+  sampling::validate(sampling_params(flags), config.vocab_size);
+  check_lengths(ids, options);
+  Output output(flags.output);
+  const auto backend = runtime::open_backend(backend_options(flags.device, environment));
+
+  ProgressLine progress("loading");
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update(done, total);
+    return !interrupted();
+  };
+  const Nanoseconds load_begin = clock.now();
+  engine::Engine engine(*backend, flags.model, options, clock);
+  progress.clear();
+  const Nanoseconds run_begin = clock.now();
+  RunStats run{
+      .load_seconds = seconds_between(load_begin, run_begin),
+      .kv_bytes_per_token = engine.cache().config().bytes_per_token(),
+      .weight_bytes = engine.weight_bytes(),
+      .arena_bytes = engine.arena_bytes(),
+      .kv_cache_bytes = engine.cache().config().block_bytes_kv_all_layers() * engine.cache().num_blocks()};
+
+  Writer writer(output, flags, tokenizer, ids.size());
+  run_requests(engine, ids, flags, writer, run);
+  run.wall_seconds = seconds_between(run_begin, clock.now());
+  if (flags.stats) fmt::print(stderr, "{}", stats_text(writer.answers(), run));
+  engine.close();
+  if (interrupted()) return kInterrupted;
+  output.commit();
+  const bool broken = std::ranges::any_of(writer.answers(), [](const Answer& answer) {
+    return answer.finished == engine::FinishReason::kNoLogits;
+  });
+  if (broken) throw DeviceError("generate", 0, "a request ended because no token had a finite logit");
+  return kOk;
+}
+
+}  // namespace
+
+Action add_generate(CLI::App& command, const runtime::Environment& environment) {
+  const auto flags = std::make_shared<GenerateFlags>();
+  add_generate_flags(command, *flags);
+  return [flags, environment] { return generate(*flags, environment); };
+}
+
+}  // namespace metrale::app

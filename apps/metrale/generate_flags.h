@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of `metrale generate` and what they mean to the engine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <metrale/engine/engine.h>
+
+#include "commands.h"
+#include "prompts.h"
+
+namespace metrale::app {
+
+struct GenerateFlags {
+  std::string model;
+  PromptSources prompts;
+  bool chat = false;
+  std::string system;
+  std::string output;
+  bool json = false;
+  bool stats = false;
+  std::uint32_t max_tokens = 256;
+  bool ignore_eos = false;
+  std::vector<std::int32_t> stop_ids;
+
+  sampling::SamplingParams sampling;
+  bool adaptive_sampling = false;
+  std::vector<std::string> logit_bias;
+
+  std::optional<std::uint32_t> max_seq_len;
+  std::optional<std::uint32_t> max_batch_size;
+  std::uint32_t max_batch_tokens = 512;
+  std::uint32_t block_size = 16;
+  std::uint32_t kv_blocks = 0;
+  std::string kv_dtype = "bf16";
+  std::string dtype = "auto";
+  bool no_graphs = false;
+  DeviceFlags device;
+};
+
+void add_generate_flags(CLI::App& command, GenerateFlags& flags);
+
+// Sampling parameters with the list-like flags parsed. Throws InvalidArgument.
+[[nodiscard]] sampling::SamplingParams sampling_params(const GenerateFlags& flags);
+
+// Engine options for prompts of at most `longest_prompt` tokens: limits that were not given are what those
+// need.
+[[nodiscard]] engine::EngineOptions engine_options(const GenerateFlags& flags,
+                                                   const engine::ModelConfig& config, std::size_t num_prompts,
+                                                   std::size_t longest_prompt);
+
+}  // namespace metrale::app

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrale: the command-line program. Commands live in a file each; this one parses, dispatches and maps
+// errors.
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "exit_codes.h"
+#include "interrupt.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace metrale::app;
+  const metrale::runtime::Environment environment = metrale::runtime::read_environment();
+  metrale::runtime::apply(environment);
+  watch_interrupts();
+
+  CLI::App app("The memory-and-storage runtime under an LLM inference engine", "metrale");
+  app.set_version_flag("--version", "metrale " METRALE_VERSION);
+  app.require_subcommand(1);
+  std::vector<std::pair<CLI::App*, Action>> actions;
+  CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a model");
+  actions.emplace_back(generate, add_generate(*generate, environment));
+  CLI::App* info = app.add_subcommand("info", "Describe a model directory or a safetensors file");
+  actions.emplace_back(info, add_info(*info));
+  CLI::App* devices = app.add_subcommand("devices", "List the devices that models can run on");
+  actions.emplace_back(devices, add_devices(*devices, environment));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  for (const auto& [command, action] : actions) {
+    if (command->parsed()) return action();
+  }
+  return kUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    return metrale::app::report_error(error);
+  }
+}
