@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine over a model directory on the CPU backend, and logits of whole token sequences through its
+// decoder.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <metrale/backends/cpu.h>
+#include <metrale/base/clock.h>
+#include <metrale/engine/engine.h>
+#include <metrale/kernels/cpu_kernels.h>
+
+namespace metrale::test {
+
+using Tokens = std::vector<std::int32_t>;
+
+inline std::unique_ptr<gpu::GpuBackend> make_cpu(unsigned threads = 2, std::uint64_t schedule_seed = 0) {
+  gpu::CpuKernelTable table;
+  kernels::register_cpu_kernels(table);
+  return backends::make_cpu_backend({.threads = threads, .schedule_seed = schedule_seed}, table);
+}
+
+class EngineHarness {
+ public:
+  explicit EngineHarness(const std::string& directory, const engine::EngineOptions& options = {},
+                         unsigned threads = 2)
+      : gpu_(make_cpu(threads)),
+        engine_(std::make_unique<engine::Engine>(*gpu_, directory, options, clock_)) {}
+
+  [[nodiscard]] engine::Engine& engine() { return *engine_; }
+  [[nodiscard]] gpu::GpuBackend& gpu() { return *gpu_; }
+
+  // Logits at every position of each sequence, run together: each step takes at most `chunk` tokens of every
+  // sequence that has some left.
+  std::vector<std::vector<float>> logits(std::span<const Tokens> sequences, std::size_t chunk) {
+    engine::Decoder& decoder = engine_->decoder();
+    std::vector<std::vector<BlockId>> blocks(sequences.size());
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      while (blocks[s].size() * engine_->limits().block_size < sequences[s].size()) {
+        blocks[s].push_back(engine_->cache().alloc_block());
+      }
+      decoder.set_blocks(static_cast<std::uint32_t>(s), 0, blocks[s]);
+    }
+    std::vector<std::vector<float>> result(sequences.size());
+    std::vector<std::size_t> done(sequences.size(), 0);
+    while (step(sequences, chunk, done, result)) {
+    }
+    for (const auto& table : blocks) engine_->cache().free_blocks(table);
+    return result;
+  }
+
+  std::vector<float> logits_alone(const Tokens& sequence, std::size_t chunk) {
+    return logits(std::span(&sequence, 1), chunk).front();
+  }
+
+  // The output tokens of each request, all submitted at once.
+  std::vector<Tokens> generate(std::vector<engine::Request> requests) {
+    std::vector<engine::RequestId> ids;
+    for (engine::Request& request : requests) ids.push_back(engine_->submit(std::move(request)));
+    std::vector<Tokens> outputs(ids.size());
+    while (!engine_->idle()) {
+      for (const engine::StepEvent& event : engine_->step()) {
+        const auto at = static_cast<std::size_t>(std::ranges::find(ids, event.request) - ids.begin());
+        if (event.token) outputs[at].push_back(*event.token);
+      }
+    }
+    return outputs;
+  }
+
+ private:
+  bool step(std::span<const Tokens> sequences, std::size_t chunk, std::vector<std::size_t>& done,
+            std::vector<std::vector<float>>& result) {
+    std::vector<engine::StepSequence> batch;
+    std::vector<std::size_t> members;
+    std::size_t rows = engine_->decoder().max_logit_rows();
+    std::size_t budget = engine_->limits().max_batch_tokens;
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      const std::size_t length = std::min({chunk, sequences[s].size() - done[s], rows, budget});
+      if (length == 0) continue;
+      batch.push_back({.table_row = static_cast<std::uint32_t>(s),
+                       .start = static_cast<std::uint32_t>(done[s]),
+                       .tokens = std::span(sequences[s]).subspan(done[s], length),
+                       .logit_rows = static_cast<std::uint32_t>(length)});
+      members.push_back(s);
+      rows -= length;
+      budget -= length;
+    }
+    if (batch.empty()) return false;
+    engine_->decoder().run(batch);
+    std::span<const float> logits = engine_->decoder().read_logits();
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const std::size_t count = batch[i].tokens.size() * engine_->config().vocab_size;
+      auto& own = result[members[i]];
+      own.insert(own.end(), logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(count));
+      logits = logits.subspan(count);
+      done[members[i]] += batch[i].tokens.size();
+    }
+    return true;
+  }
+
+  SteadyClock clock_;
+  std::unique_ptr<gpu::GpuBackend> gpu_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+// Bit for bit, so that NaN equals itself and -0 differs from 0.
+inline bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace metrale::test
