@@ -96,7 +96,10 @@ void JsonText::fail_value(simdjson::error_code error, Value value, const Subject
   }
   const std::string_view shown =
       token.substr(0, token.find_last_not_of(kJsonSpace) + 1).substr(0, kShownBytes);
-  fail(token.data(), fmt::format("{} must be {}, got {}", what.text(), type, printable_name(shown)));
+  const std::string got = token.starts_with('{')   ? "an object"
+                          : token.starts_with('[') ? "an array"
+                                                   : printable_name(shown);
+  fail(token.data(), fmt::format("{} must be {}, got {}", what.text(), type, got));
 }
 
 std::string_view JsonText::string(Value value, const Subject& what) {

@@ -154,22 +154,17 @@ NameIndex index_names(const std::vector<ParsedTensor>& tensors, const std::strin
 }
 
 // Whether `tensor` begins where the data so far ended.
-void check_place(const ParsedTensor& tensor, const ParsedTensor* previous, std::uint64_t expected_begin,
-                 const std::string& path) {
-  const auto fail = [&](std::string_view problem) {
-    throw FormatError(path, tensor.key_offset,
-                      fmt::format("tensor {}: data_offsets [{}, {}] {}", quote_name(tensor.info.name),
-                                  tensor.data.begin, tensor.data.end, problem));
-  };
-  const std::string before = previous == nullptr ? "the data" : quote_name(previous->info.name);
-  if (tensor.data.begin < expected_begin) {
-    fail(fmt::format("overlap {}, which ends at {}", before, expected_begin));
-  }
-  if (tensor.data.begin > expected_begin) {
-    fail(fmt::format("leave a hole: begin {} expected, where {} {}", expected_begin, before,
-                     previous == nullptr ? "begin" : "ends"));
-  }
-  if (tensor.data.end < tensor.data.begin) fail("run backwards");
+void check_place(const ParsedTensor& tensor, const ParsedTensor* previous, const std::string& path) {
+  const std::uint64_t expected = previous == nullptr ? 0 : previous->data.end;
+  if (tensor.data.begin == expected && tensor.data.end >= expected) return;
+  const std::string before =
+      previous == nullptr ? "the data begin" : fmt::format("{} ends", quote_name(previous->info.name));
+  const char* problem = tensor.data.begin < expected   ? "overlap"
+                        : tensor.data.begin > expected ? "leave a hole"
+                                                       : "run backwards";
+  throw FormatError(path, tensor.key_offset,
+                    fmt::format("tensor {}: data_offsets [{}, {}] {}: {} at {}", quote_name(tensor.info.name),
+                                tensor.data.begin, tensor.data.end, problem, before, expected));
 }
 
 // Whether the span is what shape and dtype take.
@@ -256,14 +251,16 @@ SafetensorsHeader SafetensorsHeader::parse_padded(std::string_view text, std::ui
     parsed = HeaderReader(json, header.metadata_).read();
   }
   const auto by_place = [](const ParsedTensor& a, const ParsedTensor& b) { return a.data < b.data; };
-  std::stable_sort(parsed.begin(), parsed.end(), by_place);
+  if (!std::is_sorted(parsed.begin(), parsed.end(), by_place)) {
+    std::stable_sort(parsed.begin(), parsed.end(), by_place);
+  }
   header.by_name_ = index_names(parsed, path);
 
   const std::uint64_t data_start = text_offset + text.size();
   std::uint64_t end = 0;
   const ParsedTensor* previous = nullptr;
   for (const ParsedTensor& tensor : parsed) {
-    check_place(tensor, previous, end, path);
+    check_place(tensor, previous, path);
     check_size(tensor, path);
     end = tensor.data.end;
     previous = &tensor;
