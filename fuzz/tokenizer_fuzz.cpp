@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// fuzz-deps: engine_text
 // A tokenizer file and a text, divided by the first NUL byte; an empty file stands for a small built-in one.
 // A file is refused with a typed error or serves: ids lie in the vocabulary and streaming gives what decoding
 // gives.
