@@ -145,6 +145,15 @@ TEST(Draw, IsAFunctionOfSeedAndPosition) {
   EXPECT_NE(text_alone(seeded(1)), text_alone(seeded(2)));
 }
 
+TEST(Draw, UsesMoreThanTwentyFourBitsOfTheNoise) {
+  constexpr std::uint32_t kMillion = 1'000'000;  // a 24-bit uniform misses one token in thirty
+  const Logits logits(kMillion, 0.0f);
+  Sampler sampler = sampler_for(seeded(5), logits);
+  for (std::uint64_t position = 0; position < 150; ++position) {
+    ASSERT_EQ(sample_once(sampler, logits, position).token, uniform_below(noise_bits(5, position), kMillion));
+  }
+}
+
 TEST(Draw, UsesAllSixtyFourBitsOfTheSeed) {
   EXPECT_NE(text_alone(seeded(1)), text_alone(seeded(1 + (std::uint64_t{1} << 32))));
 }
@@ -238,6 +247,19 @@ TEST(Draw, ReachesBothEndsOfALargeVocabulary) {
   }
   EXPECT_LT(lowest, 2'000u);
   EXPECT_GT(highest, 98'000u);
+}
+
+TEST(LastWeights, AreEmptyAfterACallThatDrewNothing) {
+  SamplingParams params = seeded(1);
+  params.adaptive_threshold = 0.9f;
+  const Logits open{1, 1, 1};
+  Sampler sampler = sampler_for(params, open);
+  for (const Logits& closed : {Logits{50, 1, 1}, Logits(3, kNan)}) {
+    static_cast<void>(sample_once(sampler, open));
+    EXPECT_EQ(sampler.last_weights().size(), 3u);
+    static_cast<void>(sample_once(sampler, closed));
+    EXPECT_TRUE(sampler.last_weights().empty());
+  }
 }
 
 TEST(Draw, NeverPicksATokenWithoutWeight) {
