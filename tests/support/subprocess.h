@@ -14,12 +14,12 @@ struct ProcessResult {
 };
 
 struct ProcessOptions {
-  std::string input;                     // standard input
-  std::vector<std::string> environment;  // "NAME=value", added to ours
-  std::string out_path;                  // standard output goes there instead of into the result
+  std::string input = {};                     // standard input
+  std::vector<std::string> environment = {};  // "NAME=value", added to ours
+  std::string out_path = {};                  // standard output goes there instead of into the result
   // Sent once standard error contains `signal_after` (0: never).
   int signal = 0;
-  std::string signal_after;
+  std::string signal_after = {};
 };
 
 // `arguments[0]` is the program. Throws std::runtime_error where it cannot be started.

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "app/program.h"
+
+namespace metrale::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string read_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+json only_line(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out);
+}
+
+using Generate = ProgramTest;
+
+TEST_F(Generate, PromptFromFlagFileAndStandardInputGiveTheSameText) {
+  const ProcessResult flag = generate({"-p", "hello there", "-n", "12", "--ignore-eos"});
+  dir.write("prompt.txt", "hello there");
+  EXPECT_EQ(flag.exit_code, 0) << flag.err;
+  EXPECT_EQ(flag.err, "");
+  EXPECT_EQ(generate({"-f", dir.file("prompt.txt"), "-n", "12", "--ignore-eos"}).out, flag.out);
+  EXPECT_EQ(generate({"-n", "12", "--ignore-eos"}, {.input = "hello there"}).out, flag.out);
+  EXPECT_EQ(generate({"-f", "-", "-n", "12", "--ignore-eos"}, {.input = "hello there"}).out, flag.out);
+}
+
+TEST_F(Generate, JsonHasTokensTextReasonAndStats) {
+  const json line = only_line(generate({"--tokens", "1,2,3", "-n", "6", "--ignore-eos", "--json"}));
+  EXPECT_EQ(line["prompt_tokens"], 3);
+  EXPECT_EQ(line["tokens"].size(), 6U);
+  EXPECT_TRUE(line["text"].is_string());
+  EXPECT_EQ(line["finish_reason"], "length");
+  EXPECT_EQ(line["stats"]["kv_bytes_per_token"], 3 * 2 * 2 * 16 * 2);
+  for (const char* name : {"load_seconds", "ttft_seconds", "prefill_tokens_per_second",
+                           "decode_tokens_per_second", "peak_memory_bytes"}) {
+    EXPECT_GT(line["stats"][name].get<double>(), 0) << name;
+  }
+}
+
+TEST_F(Generate, TokenIdsNeedNoTokenizer) {
+  std::filesystem::remove(model() + "/tokenizer.json");
+  const json line = only_line(generate({"--tokens", "1 2 3", "-n", "4", "--ignore-eos", "--json"}));
+  EXPECT_TRUE(line["text"].is_null());
+  EXPECT_EQ(line["tokens"].size(), 4U);
+  const ProcessResult text = generate({"--tokens", "1 2 3", "-n", "4", "--ignore-eos"});
+  EXPECT_EQ(text.exit_code, 0);
+  std::istringstream words(text.out);
+  for (const json& token : line["tokens"]) {
+    std::int32_t word = -1;
+    words >> word;
+    EXPECT_EQ(word, token.get<std::int32_t>());
+  }
+}
+
+TEST_F(Generate, BatchGivesEachPromptWhatItGetsAlone) {
+  dir.write("prompts.txt", "one\n\nthe second prompt\nthree 3\n");
+  const ProcessResult batch =
+      generate({"--batch", dir.file("prompts.txt"), "-n", "8", "--json", "--ignore-eos"});
+  ASSERT_EQ(batch.exit_code, 0) << batch.err;
+  std::istringstream lines(batch.out);
+  for (const char* prompt : {"one", "the second prompt", "three 3"}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line));
+    const json alone = only_line(generate({"-p", prompt, "-n", "8", "--json", "--ignore-eos"}));
+    EXPECT_EQ(json::parse(line)["tokens"], alone["tokens"]) << prompt;
+  }
+}
+
+TEST_F(Generate, JsonlBatchTakesTextsAndTokens) {
+  dir.write("prompts.jsonl", "{\"prompt\": \"a\\nb\"}\n{\"tokens\": [4, 5]}\n");
+  const ProcessResult batch = generate({"--batch", dir.file("prompts.jsonl"), "-n", "3", "--json"});
+  ASSERT_EQ(batch.exit_code, 0) << batch.err;
+  std::istringstream lines(batch.out);
+  std::string first;
+  std::string second;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  EXPECT_EQ(json::parse(first)["prompt_tokens"], 3);
+  EXPECT_EQ(json::parse(second)["prompt_tokens"], 2);
+}
+
+TEST_F(Generate, SameSeedGivesTheSameTextAndAnotherSeedAnother) {
+  const std::vector<std::string> base{"-p", "seed", "-n", "24", "--temperature", "1.5", "--ignore-eos"};
+  const auto with_seed = [&](const char* seed) {
+    std::vector<std::string> arguments = base;
+    arguments.insert(arguments.end(), {"--seed", seed});
+    return generate(arguments).out;
+  };
+  EXPECT_EQ(with_seed("7"), with_seed("7"));
+  EXPECT_NE(with_seed("7"), with_seed("8"));
+}
+
+TEST_F(Generate, LogitBiasBansAToken) {
+  const json free_run = only_line(generate({"--tokens", "1", "-n", "1", "--json", "--ignore-eos"}));
+  const std::string banned = std::to_string(free_run["tokens"][0].get<int>());
+  const json biased = only_line(
+      generate({"--tokens", "1", "-n", "1", "--json", "--ignore-eos", "--logit-bias", banned + ":-inf"}));
+  EXPECT_NE(biased["tokens"][0], free_run["tokens"][0]);
+}
+
+TEST_F(Generate, LimitsThreadsAndGraphsDoNotChangeTheText) {
+  const json reference = only_line(generate({"-p", "some words here", "-n", "20", "--json", "--ignore-eos"}));
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"--max-batch-tokens", "3"},
+                                             {"--block-size", "64"},
+                                             {"--no-graphs"},
+                                             {"--threads", "5"},
+                                             {"--kv-blocks", "9"},
+                                             {"--max-seq-len", "400"}}) {
+    std::vector<std::string> arguments{"-p", "some words here", "-n", "20", "--json", "--ignore-eos"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    EXPECT_EQ(only_line(generate(arguments))["tokens"], reference["tokens"]) << flags.front();
+  }
+}
+
+TEST_F(Generate, StatsGoToStandardError) {
+  const ProcessResult result = generate({"-p", "x", "-n", "3", "--stats", "--ignore-eos"});
+  EXPECT_THAT(result.err, HasSubstr("TTFT"));
+  EXPECT_THAT(result.err, HasSubstr("384 bytes a token"));
+  EXPECT_THAT(result.out, Not(HasSubstr("TTFT")));
+}
+
+TEST_F(Generate, OutputFileHoldsWhatStandardOutputWould) {
+  const std::string to_stdout = generate({"-p", "x", "-n", "5", "--ignore-eos"}).out;
+  const ProcessResult result = generate({"-p", "x", "-n", "5", "--ignore-eos", "-o", dir.file("out.txt")});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(read_file(dir.file("out.txt")), to_stdout);
+}
+
+TEST_F(Generate, ChatWrapsThePromptInChatMl) {
+  const json chat = only_line(generate({"-p", "hi", "--chat", "-n", "1", "--json"}));
+  const json plain = only_line(generate({"-p", "hi", "-n", "1", "--json"}));
+  EXPECT_GT(chat["prompt_tokens"].get<int>(), plain["prompt_tokens"].get<int>() + 3);
+  const json with_system =
+      only_line(generate({"-p", "hi", "--chat", "--system", "be brief", "-n", "1", "--json"}));
+  EXPECT_GT(with_system["prompt_tokens"].get<int>(), chat["prompt_tokens"].get<int>());
+}
+
+TEST_F(Generate, InterruptPrintsWhatThereIsAndEndsCleanly) {
+  TinyModel longer = tiny_model("tiny_base");
+  longer.max_position_embeddings = 200'000;
+  write_tiny_model(longer, dir.file("long"));
+  // Token ids are printed with a space behind each: the signal comes after the first.
+  std::filesystem::remove(dir.file("long") + "/tokenizer.json");
+
+  const ProcessResult result =
+      metrale({"generate", "-m", dir.file("long"), "--tokens", "1,2", "-n", "150000", "--ignore-eos"},
+              {.signal = SIGINT, .signal_after = " "});
+
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.out.back(), '\n');
+  EXPECT_EQ(result.err, "");
+}
+
+}  // namespace
+}  // namespace metrale::test

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "app/program.h"
+
+namespace metrale::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+using Info = ProgramTest;
+
+TEST_F(Info, ModelDirectoryIsDescribed) {
+  const json info = json::parse(metrale({"info", model(), "--json", "--tensors"}).out);
+  EXPECT_EQ(info["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(info["layers"], 3);
+  EXPECT_EQ(info["kv_bytes_per_token_bf16"], 384);
+  EXPECT_EQ(info["tensor_count"], info["tensors"].size());
+  EXPECT_EQ(info["bytes"], info["parameters"].get<int>() * 2);
+  EXPECT_THAT(metrale({"info", model()}).out, HasSubstr("LlamaForCausalLM"));
+}
+
+TEST_F(Info, SingleFileIsDescribed) {
+  const json info = json::parse(metrale({"info", model() + "/model.safetensors", "--json"}).out);
+  EXPECT_FALSE(info.contains("architecture"));
+  EXPECT_GT(info["tensor_count"].get<int>(), 20);
+  EXPECT_THAT(metrale({"info", model() + "/model.safetensors", "--tensors"}).out,
+              HasSubstr("model.layers.2.mlp.down_proj.weight"));
+}
+
+TEST_F(Info, WhatIsNoModelFailsWithItsName) {
+  const ProcessResult absent = metrale({"info", dir.file("nothing")});
+  EXPECT_EQ(absent.exit_code, 4);
+  EXPECT_THAT(absent.err, HasSubstr("nothing"));
+  dir.write("junk.safetensors", "junk");
+  EXPECT_EQ(metrale({"info", dir.file("junk.safetensors")}).exit_code, 3);
+}
+
+TEST_F(Info, DevicesListsTheCpu) {
+  const json device = json::parse(metrale({"devices", "--json"}).out);
+  EXPECT_EQ(device["name"], "cpu");
+  EXPECT_GT(device["total_memory_bytes"].get<std::uint64_t>(), 1U << 20);
+  EXPECT_THAT(metrale({"devices"}).out, HasSubstr("cpu"));
+}
+
+}  // namespace
+}  // namespace metrale::test
