@@ -49,7 +49,9 @@ Tokens mask_of_case(const json& entry) {
 }
 
 TEST(SamplerGolden, EveryCaseKeepsItsTokensWithTheirProbabilities) {
-  for (const json& entry : golden().at("cases")) {
+  const json document = golden();
+  ASSERT_EQ(document.at("cases").size(), 80u);
+  for (const json& entry : document.at("cases")) {
     SCOPED_TRACE(entry.at("name").get<std::string>());
     const auto logits = entry.at("logits").get<Logits>();
     const auto prompt = entry.at("prompt").get<Tokens>();
@@ -71,7 +73,9 @@ TEST(SamplerGolden, EveryCaseKeepsItsTokensWithTheirProbabilities) {
 }
 
 TEST(SamplerGolden, EveryCaseHasItsGreedyToken) {
-  for (const json& entry : golden().at("cases")) {
+  const json document = golden();
+  ASSERT_EQ(document.at("cases").size(), 80u);
+  for (const json& entry : document.at("cases")) {
     SCOPED_TRACE(entry.at("name").get<std::string>());
     const auto logits = entry.at("logits").get<Logits>();
     SamplingParams params = params_of(entry.at("params"));

@@ -54,7 +54,7 @@ struct PenaltyScratch {
   std::vector<std::uint32_t> matches;  // DRY: as long as the history
 };
 
-// Owns its buffers (about 20 bytes per vocabulary entry, fewer for greedy requests); they are allocated by
+// Owns its buffers (4 to 28 bytes per vocabulary entry, by what the parameters ask); they are allocated by
 // the constructor. A copy is a fork: it shares nothing. One sampler serves one thread at a time; different
 // samplers are independent.
 class Sampler {
