@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -73,6 +76,48 @@ TEST(ThreadPool, TwoTasksRunAtOnceEvenOnOneProcessor) {
     second.set_value();
   });
   both.get_future().wait();
+}
+
+TEST(ThreadPool, WorkerThatFellAsleepWakesForATask) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 20; ++round) {
+    std::promise<void> done;
+    // Longer than a worker spins.
+    const auto later = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    while (std::chrono::steady_clock::now() < later) std::this_thread::yield();
+    pool.post([&] { done.set_value(); });
+    done.get_future().wait();
+  }
+}
+
+TEST(ThreadPool, SleepersWakeForEveryTaskOfABurst) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    // The four tasks end only when all four run at once.
+    std::atomic<int> running{0};
+    std::array<std::promise<void>, 4> done;
+    for (auto& promise : done) {
+      pool.post([&running, &promise] {
+        ++running;
+        while (running < 4) std::this_thread::yield();
+        promise.set_value();
+      });
+    }
+    for (auto& promise : done) promise.get_future().wait();
+  }
+}
+
+TEST(ThreadPool, LoopOfALongBodyLeavesTheOtherWorkersToTasks) {
+  ThreadPool pool(3);
+  std::promise<void> task_ran;
+  std::shared_future<void> gate = task_ran.get_future().share();
+  std::promise<void> loop_done;
+  pool.post([&] {
+    pool.parallel_for(2, 1, [&](std::size_t, std::size_t) { gate.wait(); });
+    loop_done.set_value();
+  });
+  pool.post([&] { task_ran.set_value(); });
+  loop_done.get_future().wait();
 }
 
 TEST(ThreadPool, DestructorRunsWhatWasPosted) {
