@@ -5,12 +5,12 @@
 Usage: parity_hf.py [--fp32 FILE] [--bf16 FILE] [--model DIR] [--out bench/results/parity.json]
 
 A dump is little-endian float32 [8][128][49152]: the logits of the prompts of tests/golden/engine/smollm2_fp32 ("tokens"),
-computed in FP32 or in BF16. Runs on the CPU in an environment with scripts/golden/requirements.txt. Writes a JSON with the
-figures, the limits and whether they hold; the exit code is 1 where one does not.
+computed in FP32 or in BF16: `build/release/bin/engine_bench --dump DIR` writes both. Runs on the CPU in an environment
+with scripts/golden/requirements.txt. Writes a report for docs/benchmarks.md; the exit code is 1 where a limit does not hold.
 """
 
 import argparse
-import json
+import datetime
 import json
 import os
 import platform
@@ -70,16 +70,37 @@ def processor():
     return platform.processor()
 
 
-def conditions(model):
-    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+def report(model, result):
+    """In the form of bench/support/report.h."""
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
     commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
+    facts = environment()
+    rows = []
+
+    def row(name, metric, value, unit, share=None, limit=None):
+        rows.append({"name": name, "metric": metric, "value": value, "unit": unit,
+                     **({} if share is None else {"share_of_limit": share, "limit": limit})})
+
+    names = {"ours_fp32": "FP32", "ours_bf16": "BF16", "hugging_face_bf16": "transformers in BF16"}
+    for key, name in names.items():
+        if key in result:
+            figures_here = result[key]
+            row(name, "largest logit difference from transformers in FP32", figures_here["max_abs_difference"], "")
+            row(name, "mean KL from transformers in FP32", figures_here["mean_kl"], "nats")
+            row(name, "same top token as transformers in FP32", 100 * figures_here["same_top"], "%")
+    if "ours_bf16" in result:
+        ratio = result["ours_bf16"]["mean_kl"] / result["hugging_face_bf16"]["mean_kl"]
+        row("BF16", "mean KL, ours over that of transformers in BF16", ratio, "x")
     return {
+        "bench": "parity",
         "commit": commit or "unknown",
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform()},
-        "hugging_face": {**environment(), "attention": {"fp32": "eager", "bf16": "sdpa"}},
-        "model_sha256": sha256_of(model / "model.safetensors"),
-        "prompts": 8,
-        "tokens_per_prompt": 128,
+        "date": datetime.date.today().isoformat(),
+        "machine": {"cpu": processor(), "cores": os.cpu_count(), "compiler": "g++ (the program), torch " + facts["torch"]},
+        "conditions": f"SmolLM2-135M-Instruct (sha256 {sha256_of(model / 'model.safetensors')[:16]}), every logit of 8 prompts x "
+        f"128 tokens; transformers {facts['transformers']}, FP32 with eager and BF16 with sdpa attention; the committed "
+        f"reference is within {result['reference_drift']:.1e} of this run's",
+        "rows": rows,
+        "verdicts": result["verdicts"],
     }
 
 
@@ -124,14 +145,14 @@ def main():
              for name, path in (("fp32", options.fp32), ("bf16", options.bf16)) if path}
 
     reference = hugging_face(options.model, tokens, torch.float32, "eager")
-    result = {**conditions(options.model), "reference_drift": reference_drift(golden, reference)}
+    result = {"reference_drift": reference_drift(golden, reference)}
     theirs = hugging_face(options.model, tokens, torch.bfloat16, "sdpa")
     result["hugging_face_bf16"] = figures(reference, theirs)
     for name, rows in dumps.items():
         result[name] = figures(reference, rows)
     result["verdicts"] = judge(result)
 
-    text = json.dumps(result, indent=2)
+    text = json.dumps(report(options.model, result), indent=2)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(text + "\n", encoding="utf-8")
     print(text)

@@ -97,6 +97,8 @@ void read_rope(const JsonFields& fields, const std::string& path, ModelConfig& c
     config.rope_theta =
         JsonFields(*object, path, fmt::format("{}.", name)).positive("rope_theta", config.rope_theta);
   }
+  // Below 1 the pairs would turn ever faster, up to infinity.
+  if (config.rope_theta < 1) fields.fail("rope_theta", "a number of at least 1");
 }
 
 std::optional<quant::ElementType> read_dtype(const JsonFields& fields) {
@@ -143,6 +145,7 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   config.vocab_size = fields.required_count("vocab_size");
   config.max_position_embeddings = fields.count("max_position_embeddings").value_or(2048);
   config.rms_norm_eps = static_cast<float>(fields.positive("rms_norm_eps", 1e-6));
+  if (config.rms_norm_eps <= 0) fields.fail("rms_norm_eps", "a number above 0 in FP32");
   read_heads(fields, config);
   read_rope(fields, path, config);
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);

@@ -131,6 +131,15 @@ TEST(ModelConfig, SpecialTokenBeyondTheVocabularyIsRefused) {
   EXPECT_THAT(format_error(json), HasSubstr("below vocab_size (49152)"));
 }
 
+TEST(ModelConfig, NumbersThatWouldGiveInfinitiesAreRefused) {
+  nlohmann::json json = smol();
+  json["rope_theta"] = 1e-300;
+  EXPECT_THAT(format_error(json), HasSubstr("rope_theta"));
+  json = smol();
+  json["rms_norm_eps"] = 1e-300;
+  EXPECT_THAT(format_error(json), HasSubstr("rms_norm_eps"));
+}
+
 TEST(ModelConfig, TextThatIsNotJsonNamesTheByte) {
   try {
     (void)parse_model_config("{\"hidden_size\": 5,,}", "dir/config.json");

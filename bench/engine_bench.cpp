@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench-deps: engine runtime
+// The whole engine on the demo model: prefill and decode speed. With --dump DIR it measures nothing and
+// writes every logit of the committed prompts as float32 [prompt][position][vocab], fp32.bin and bf16.bin,
+// for scripts/bench/parity_hf.py.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <metrale/base/clock.h>
+#include <metrale/base/error.h>
+#include <metrale/engine/engine.h>
+#include <metrale/runtime/runtime.h>
+
+#include "support/report.h"
+
+namespace metrale {
+namespace {
+
+constexpr const char* kModel = "build/models/smollm2-135m-instruct";
+constexpr const char* kGolden = "tests/golden/engine/smollm2_fp32.bin";
+constexpr std::uint32_t kPrefill = 512;
+constexpr std::size_t kPrompts = 8;
+constexpr std::size_t kPositions = 128;
+constexpr unsigned kRuns = 7;
+constexpr unsigned kDecodeSteps = 32;
+
+using Tokens = std::vector<std::int32_t>;
+
+// One sequence through the decoder, without the scheduler.
+class Driver {
+ public:
+  Driver(gpu::GpuBackend& gpu, quant::ElementType compute, std::uint32_t max_seq_len,
+         std::uint32_t max_batch_tokens)
+      : engine_(gpu, kModel, options(compute, max_seq_len, max_batch_tokens), clock_) {
+    std::vector<BlockId> blocks;
+    while (const auto block = engine_.cache().try_alloc_block()) blocks.push_back(*block);
+    engine_.decoder().set_blocks(0, 0, blocks);
+  }
+
+  void run(std::span<const std::int32_t> tokens, std::uint32_t start, std::uint32_t logit_rows) {
+    const engine::StepSequence step{
+        .table_row = 0, .start = start, .tokens = tokens, .logit_rows = logit_rows};
+    engine_.decoder().run(std::span(&step, 1));
+  }
+
+  [[nodiscard]] engine::Engine& engine() { return engine_; }
+
+ private:
+  static engine::EngineOptions options(quant::ElementType compute, std::uint32_t max_seq_len,
+                                       std::uint32_t max_batch_tokens) {
+    engine::EngineOptions made;
+    made.max_seq_len = max_seq_len;
+    made.max_batch_tokens = max_batch_tokens;
+    made.compute = compute;
+    made.kv_dtype = quant::parse_kv_dtype(compute == quant::ElementType::kF32 ? "fp32" : "bf16");
+    return made;
+  }
+
+  SteadyClock clock_;
+  engine::Engine engine_;
+};
+
+void measure(bench::Report& report, gpu::GpuBackend& gpu) {
+  Driver driver(gpu, quant::ElementType::kBf16, 2 * kPrefill, kPrefill);
+  const Tokens prompt(kPrefill, 42);
+  const double prefill = bench::median_seconds(kRuns, [&] {
+    driver.run(prompt, 0, 1);
+    (void)driver.engine().decoder().read_greedy_tokens();
+  });
+  report.add({.name = fmt::format("prefill of {} tokens, BF16", kPrefill),
+              .metric = "rate",
+              .value = kPrefill / prefill,
+              .unit = "tokens/s"});
+
+  const double decode = bench::median_seconds(kRuns,
+                                              [&] {
+                                                for (std::uint32_t i = 0; i < kDecodeSteps; ++i) {
+                                                  driver.run(std::span(prompt).first(1), kPrefill + i, 1);
+                                                  (void)driver.engine().decoder().read_greedy_tokens();
+                                                }
+                                              }) /
+                        kDecodeSteps;
+  const std::uint64_t bytes =
+      driver.engine().weight_bytes() + driver.engine().cache().config().bytes_per_token() * kPrefill;
+  report.add({.name = fmt::format("decode at a context of {}, BF16", kPrefill),
+              .metric = "rate",
+              .value = 1 / decode,
+              .unit = "tokens/s",
+              .bytes_moved = bytes});
+  report.add({.name = fmt::format("decode at a context of {}, BF16", kPrefill),
+              .metric = "weights and KV read",
+              .value = static_cast<double>(bytes) / decode / 1e9,
+              .unit = "GB/s",
+              .bytes_moved = bytes});
+}
+
+// The golden file begins with the tokens: uint32 [8][128].
+std::vector<Tokens> read_prompts() {
+  std::ifstream file(kGolden, std::ios::binary);
+  std::vector<Tokens> prompts(kPrompts, Tokens(kPositions));
+  for (Tokens& prompt : prompts) {
+    file.read(reinterpret_cast<char*>(prompt.data()),
+              static_cast<std::streamsize>(kPositions * sizeof(prompt[0])));
+  }
+  if (!file) throw IoError("cannot read", kGolden, 0);
+  return prompts;
+}
+
+void dump_logits(gpu::GpuBackend& gpu, quant::ElementType compute, const std::string& path) {
+  Driver driver(gpu, compute, kPositions, kPositions);
+  std::ofstream out(path, std::ios::binary);
+  for (const Tokens& prompt : read_prompts()) {
+    driver.run(prompt, 0, kPositions);
+    const std::span<const float> logits = driver.engine().decoder().read_logits();
+    out.write(reinterpret_cast<const char*>(logits.data()),
+              static_cast<std::streamsize>(logits.size_bytes()));
+  }
+  if (!out.flush()) throw IoError("cannot write", path, 0);
+}
+
+int run(int argc, char** argv) {
+  bench::Report report(
+      "engine", fmt::format("SmolLM2-135M-Instruct, one sequence, CPU backend; medians of {} runs", kRuns),
+      argc, argv);
+  const auto gpu = runtime::open_backend({});
+  const std::vector<std::string>& arguments = report.arguments();
+  if (arguments.size() == 2 && arguments[0] == "--dump") {
+    std::filesystem::create_directories(arguments[1]);
+    dump_logits(*gpu, quant::ElementType::kF32, arguments[1] + "/fp32.bin");
+    dump_logits(*gpu, quant::ElementType::kBf16, arguments[1] + "/bf16.bin");
+    return 0;
+  }
+  measure(report, *gpu);
+  report.write();
+  return 0;
+}
+
+}  // namespace
+}  // namespace metrale
+
+int main(int argc, char** argv) {
+  try {
+    return metrale::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "engine: %s\n", error.what());
+    return 1;
+  }
+}
