@@ -42,9 +42,9 @@ struct SampleResult {
   std::uint32_t broken = 0;           // those that are NaN or +inf: no mask writes them, the model did
   float entropy = 0.0f;               // nats, of the distribution drawn from; 0 for a greedy choice
   TokenLogprob logprob;               // of `token`; filled where params.logprobs is set
-  std::span<const TokenLogprob>
-      top;  // the best params.logprobs tokens, best first; lives in the sampler until
-            // its next call. The token itself is in it only if it is among the best
+  // The best params.logprobs tokens, best first; `token` is among them only if it belongs there. Lives in the
+  // sampler until its next call.
+  std::span<const TokenLogprob> top;
 };
 
 // Buffers of the penalties.
