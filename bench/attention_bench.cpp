@@ -11,6 +11,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <sys/mman.h>
 
 #include <fmt/format.h>
 
@@ -111,7 +112,8 @@ constexpr std::size_t kChains = 12;
 constexpr std::size_t kFmaRounds = 4'000'000;
 
 [[gnu::target("avx512f")]] void multiply_add_avx512() {
-  __m512 acc[kChains] = {};
+  __m512 acc[kChains];  // unequal, or the compiler keeps only one
+  for (std::size_t i = 0; i < kChains; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
   const __m512 factor = _mm512_set1_ps(0.5F);
   for (std::size_t i = 0; i < kFmaRounds; ++i) {
 #pragma GCC unroll 12
@@ -121,7 +123,8 @@ constexpr std::size_t kFmaRounds = 4'000'000;
 }
 
 void multiply_add_avx2() {
-  __m256 acc[kChains] = {};
+  __m256 acc[kChains];
+  for (std::size_t i = 0; i < kChains; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
   const __m256 factor = _mm256_set1_ps(0.5F);
   for (std::size_t i = 0; i < kFmaRounds; ++i) {
 #pragma GCC unroll 12
@@ -152,6 +155,15 @@ void fill_bf16(std::span<std::byte> memory) {
   }
 }
 
+// In huge pages, as the CPU backend allocates.
+AlignedBuffer huge_buffer(std::size_t bytes) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  AlignedBuffer buffer((bytes + kHugePage - 1) / kHugePage * kHugePage, kHugePage);
+  ::madvise(buffer.data(), buffer.size_bytes(), MADV_HUGEPAGE);
+  fill_bf16(buffer.span());
+  return buffer;
+}
+
 // One batch of equal sequences; the blocks of a layer lie in random order.
 class Step {
  public:
@@ -160,12 +172,11 @@ class Step {
       : model_(model),
         blocks_(std::size_t{batch} * ((context + kBlockSize - 1) / kBlockSize)),
         layers_(std::max<std::size_t>(1, cold_bytes / (2 * layer_bytes()))),
-        pools_(2 * layers_ * layer_bytes(), std::size_t{2} << 20),
+        pools_(huge_buffer(2 * layers_ * layer_bytes())),
         q_(std::size_t{batch} * queries * width() * 2, 64),
         out_(std::size_t{batch} * queries * width() * 2, 64),
         tables_(blocks_),
         counts_{.num_tokens = batch * queries, .num_seqs = batch} {
-    fill_bf16(pools_.span());
     fill_bf16(q_.span());
     std::iota(tables_.begin(), tables_.end(), 0U);
     std::shuffle(tables_.begin(), tables_.end(), std::mt19937(2));
@@ -273,8 +284,7 @@ int run(int argc, char** argv) {
                 "operations counted only",
                 argc, argv);
   Machine machine;
-  AlignedBuffer memory(kColdBytes, std::size_t{2} << 20);
-  fill_bf16(memory.span());
+  const AlignedBuffer memory = huge_buffer(kColdBytes);
   const double read = read_rate(machine, memory.span());
   report.add({.name = "limit", .metric = "read rate", .value = read / 1e9, .unit = "GB/s"});
   const double operations = multiply_add_rate(machine);

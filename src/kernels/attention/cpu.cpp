@@ -37,13 +37,14 @@ class Scratch {
  public:
   void reserve(std::size_t rows, std::size_t padded_dim) {
     const std::size_t state = rows * (padded_dim + 2 * 16);
-    const std::size_t floats =
-        rows * padded_dim + rows * kAttentionSplitTokens + kKeyTile * padded_dim + 2 * state + rows + 16 * 16;
+    const std::size_t floats = rows * padded_dim + rows * kAttentionSplitTokens + 2 * kKeyTile * padded_dim +
+                               2 * state + rows + 16 * 16;
     if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
     next_ = reinterpret_cast<float*>(buffer_.data());
     q = take(rows * padded_dim);
     scores = take(rows * kAttentionSplitTokens);
     tile = take(kKeyTile * padded_dim);
+    copies = reinterpret_cast<std::byte*>(take(kKeyTile * padded_dim));
     limits = reinterpret_cast<std::uint32_t*>(take(rows));
     for (SoftmaxState* s : {&part, &total}) {
       s->max = take(rows);
@@ -58,8 +59,7 @@ class Scratch {
   std::uint32_t* limits = nullptr;
   SoftmaxState part;
   SoftmaxState total;
-  const std::byte* k_rows[kAttentionSplitTokens];
-  const std::byte* v_rows[kAttentionSplitTokens];
+  std::byte* copies = nullptr;
 
  private:
   float* take(std::size_t count) {
@@ -93,8 +93,10 @@ class TileHead {
   // All splits, folded as they come.
   void attend_all() {
     load_queries();
+    const std::uint32_t visible = tile_.first_position + tile_.tokens;
     for (std::uint32_t split = 0; split < num_splits(tile_); ++split) {
-      attend(split);
+      const std::uint32_t next = (split + 1) * kAttentionSplitTokens;
+      attend(split, visible > next ? visible - next : 0);
       fold(split);
     }
     finish();
@@ -103,7 +105,7 @@ class TileHead {
   // One split, left in the workspace.
   void attend_one(std::uint32_t split, std::uint32_t stride_splits) {
     load_queries();
-    attend(split);
+    attend(split, 0);
     for (std::size_t row = 0; row < rows_; ++row) {
       if (scratch_.limits[row] == 0) continue;
       float* to = workspace(row, split, stride_splits);
@@ -168,46 +170,32 @@ class TileHead {
     }
   }
 
-  // Addresses of the split's first `keys` key and value vectors.
-  void locate(std::uint32_t split, std::uint32_t keys) {
+  [[nodiscard]] HeadSide side(quant::KvFormat format, std::uint64_t pool) const {
     const std::uint32_t table_row = host_ptr<const std::uint32_t>(args_.table_rows)[tile_.seq];
-    const auto* table =
-        host_ptr<const std::uint32_t>(args_.block_tables) + std::size_t{table_row} * args_.table_stride;
-    locate_side(args_.k_format, args_.k_pool, table, split, keys, scratch_.k_rows);
-    locate_side(args_.v_format, args_.v_pool, table, split, keys, scratch_.v_rows);
-    // The last key tile is read whole: keys that nobody sees repeat the last one.
-    for (std::size_t key = keys; key < round_up(std::size_t{keys}, kKeyTile); ++key) {
-      scratch_.k_rows[key] = scratch_.k_rows[keys - 1];
-    }
+    return {.format = format,
+            .stripes = host_ptr<const std::byte>(pool) +
+                       quant::kv_codes_offset(format, args_.block_size, args_.head_dim, kv_head_, 0),
+            .block_bytes = quant::kv_side_bytes(format, args_.block_size, args_.num_kv_heads, args_.head_dim),
+            .row_bytes = quant::kv_row_bytes(format, args_.head_dim),
+            .table = host_ptr<const std::uint32_t>(args_.block_tables) +
+                     std::size_t{table_row} * args_.table_stride,
+            .block_size = args_.block_size,
+            .copies = scratch_.copies};
   }
 
-  void locate_side(quant::KvFormat format, std::uint64_t pool, const std::uint32_t* table,
-                   std::uint32_t split, std::uint32_t keys, const std::byte** rows) const {
-    const std::uint32_t block_size = args_.block_size;
-    const std::uint64_t side = quant::kv_side_bytes(format, block_size, args_.num_kv_heads, args_.head_dim);
-    const std::uint64_t head = quant::kv_codes_offset(format, block_size, args_.head_dim, kv_head_, 0);
-    const std::uint64_t row_bytes = quant::kv_row_bytes(format, args_.head_dim);
-    std::uint32_t block = split * kAttentionSplitTokens / block_size;
-    std::uint32_t offset = split * kAttentionSplitTokens % block_size;
-    for (std::uint32_t key = 0; key < keys; ++block, offset = 0) {
-      const auto* stripe = host_ptr<const std::byte>(pool) + table[block] * side + head;
-      for (; offset < block_size && key < keys; ++offset) rows[key++] = stripe + offset * row_bytes;
-    }
-  }
-
-  void attend(std::uint32_t split) {
+  // `next_keys`: keys of the next split, where this thread goes on to it.
+  void attend(std::uint32_t split, std::uint32_t next_keys) {
     set_limits(split);
-    locate(split, scratch_.limits[rows_ - 1]);
     attend_split({.rows = rows_,
                   .head_dim = args_.head_dim,
                   .padded_dim = padded_,
                   .scale = args_.scale,
-                  .k_format = args_.k_format,
-                  .v_format = args_.v_format,
+                  .keys = side(args_.k_format, args_.k_pool),
+                  .values = side(args_.v_format, args_.v_pool),
+                  .start = split * kAttentionSplitTokens,
+                  .next_keys = next_keys,
                   .q = scratch_.q,
                   .limits = scratch_.limits,
-                  .k_rows = scratch_.k_rows,
-                  .v_rows = scratch_.v_rows,
                   .scores = scratch_.scores,
                   .tile = scratch_.tile,
                   .result = state_of(split)});

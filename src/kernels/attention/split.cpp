@@ -8,37 +8,67 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/attention/tiles-inl.h"
+#include "kernels/attention/keys-inl.h"
+#include "kernels/attention/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace metrale::kernels::HWY_NAMESPACE {
 
-void load_keys(quant::KvFormat format, const std::byte* const* rows, std::size_t head_dim, float* tile) {
-  if (format == quant::KvFormat::kBf16) {
-    load_key_tile<hwy::bfloat16_t>(rows, head_dim, tile);
-  } else {
-    load_key_tile<float>(rows, head_dim, tile);
-  }
-}
-
-void load_values(quant::KvFormat format, const std::byte* const* rows, std::size_t count,
-                 std::size_t head_dim, std::size_t stride, float* tile) {
-  for (std::size_t j = 0; j < count; ++j) {
-    if (format == quant::KvFormat::kBf16) {
-      widen_as(reinterpret_cast<const hwy::bfloat16_t*>(rows[j]), head_dim, tile + j * stride);
-    } else {
-      widen_as(reinterpret_cast<const float*>(rows[j]), head_dim, tile + j * stride);
+// The groups of a split in the order in which they are read, then some of the next split's: while group i is
+// worked on, group i + distance is asked for. Reads jump from block to block, which hardware does not
+// foresee.
+class Ahead {
+ public:
+  Ahead(const SplitTask& t, std::uint32_t keys) : groups_(keys) {
+    distance_ = kBytes / (kGroup * t.keys.row_bytes);
+    distance_ = distance_ < 1 ? 1 : distance_ > kMost ? kMost : distance_;
+    const std::byte* nothing = t.keys.row(t.start);
+    std::size_t count = 0;
+    if (t.keys.is_grouped()) {
+      for (std::uint32_t at = 0; at < keys; at += kGroup) order_[count++] = t.keys.row(t.start + at);
+      for (std::uint32_t at = 0; at < keys; at += kGroup) order_[count++] = t.values.row(t.start + at);
+      for (std::uint32_t at = 0; at < t.next_keys && at < kMost * kGroup; at += kGroup) {
+        order_[count++] = t.keys.row(t.start + kAttentionSplitTokens + at);
+      }
     }
+    while (count < sizeof order_ / sizeof order_[0]) order_[count++] = nothing;
   }
-}
 
-void split_scores(const SplitTask& t, std::size_t keys) {
+  [[nodiscard]] const std::byte* const* of_keys(std::size_t at) const {
+    return order_ + at / kGroup + distance_;
+  }
+  [[nodiscard]] const std::byte* const* of_values(std::size_t at) const {
+    return order_ + (groups_ + kGroup - 1) / kGroup + at / kGroup + distance_;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 16384;
+  static constexpr std::size_t kMost = 8;
+
+  const std::byte* order_[2 * kAttentionSplitTokens / kGroup + kMost + kTileGroups];
+  std::size_t groups_;
+  std::size_t distance_;
+};
+
+// Scores of every row against the split's first `count` keys, which are stored as T.
+template <class T>
+void split_scores(const SplitTask& t, std::uint32_t count, const Ahead& ahead) {
   std::size_t first = 0;  // the first row that sees the tile's first key
-  for (std::size_t at = 0; at < keys; at += kKeyTile) {
-    load_keys(t.k_format, t.k_rows + at, t.head_dim, t.tile);
+  for (std::uint32_t at = 0; at < count; at += kKeyTile) {
     while (t.limits[first] <= at) ++first;
-    const ScoreTile block{t.q, t.padded_dim, t.tile, t.head_dim, t.scale, t.scores + at};
-    for_row_groups(first, t.rows, [&](auto height, std::size_t row) { score_rows<height()>(block, row); });
+    const ScoreTile tile{t.q, t.padded_dim, t.head_dim, t.scale, t.scores + at};
+    const std::byte* groups[kTileGroups];
+    t.keys.tile(t.start + at, count - at, groups);
+    if (t.rows - first <= kMaxDirect) {
+      const std::size_t here = count - at < kKeyTile ? count - at : kKeyTile;
+      for_row_groups(first, t.rows, [&](auto height, std::size_t row) {
+        score_direct<T, height()>(tile, groups, ahead.of_keys(at), here, row);
+      });
+    } else {
+      load_key_tile<T>(groups, t.head_dim, t.tile);
+      for_row_groups(first, t.rows,
+                     [&](auto height, std::size_t row) { score_tile<height()>(tile, t.tile, row); });
+    }
   }
 }
 
@@ -68,36 +98,49 @@ void softmax_row(float* scores, std::size_t limit, float& max, float& sum) {
   sum = sum_lanes(sums);
 }
 
-void split_values(const SplitTask& t, std::size_t keys, std::size_t first_row) {
-  std::size_t first = first_row;
-  for (std::size_t at = 0; at < keys; at += kKeyTile) {
-    const std::size_t end = at + kKeyTile < keys ? at + kKeyTile : keys;
-    load_values(t.v_format, t.v_rows + at, end - at, t.head_dim, t.padded_dim, t.tile);
+// Weighted sums over the split's first `count` values, which are stored as T. Rows below `first` see none.
+template <class T>
+void split_values(const SplitTask& t, std::uint32_t count, std::size_t first, const Ahead& ahead) {
+  for (std::uint32_t at = 0; at < count; at += kKeyTile) {
+    const std::size_t end = at + kKeyTile < count ? at + kKeyTile : count;
     while (t.limits[first] <= at) ++first;
-    const ValueTile block{t.scores + at, t.tile, t.padded_dim, t.result.values};
-    for_row_groups(first, t.rows, [&](auto height, std::size_t row) {
-      const std::size_t common = t.limits[row] < end ? t.limits[row] : end;
-      add_values<height()>(block, row, 0, common - at);
-      for (std::size_t i = 1; i < height(); ++i) {
-        const std::size_t own = t.limits[row + i] < end ? t.limits[row + i] : end;
-        if (own > common) add_values<1>(block, row + i, common - at, own - at);
+    const ValueTile tile{t.scores + at, t.result.values, t.padded_dim};
+    const std::byte* groups[kTileGroups];
+    t.values.tile(t.start + at, count - at, groups);
+    if (t.rows - first <= kMaxDirect && t.head_dim == t.padded_dim) {
+      add_tile(tile, StoredValues<T>{groups, ahead.of_values(at), t.head_dim}, t.limits, first, t.rows, at,
+               end);
+    } else {
+      for (std::size_t key = 0; key < end - at; ++key) {
+        const std::byte* row = groups[key / kGroup] + key % kGroup * t.values.row_bytes;
+        widen_as(reinterpret_cast<const T*>(row), t.head_dim, t.tile + key * t.padded_dim);
       }
-    });
+      add_tile(tile, WidenedValues{t.tile, t.padded_dim}, t.limits, first, t.rows, at, end);
+    }
   }
 }
 
 void attend(const SplitTask& t) {
-  const std::size_t keys = t.limits[t.rows - 1];
-  if (keys == 0) return;
+  const std::uint32_t count = t.limits[t.rows - 1];
+  if (count == 0) return;
   std::size_t first = 0;
   while (t.limits[first] == 0) ++first;
-  split_scores(t, keys);
+  const Ahead ahead(t, count);
+  if (t.keys.format == quant::KvFormat::kBf16) {
+    split_scores<hwy::bfloat16_t>(t, count, ahead);
+  } else {
+    split_scores<float>(t, count, ahead);
+  }
   for (std::size_t row = first; row < t.rows; ++row) {
     softmax_row(t.scores + row * kAttentionSplitTokens, t.limits[row], t.result.max[row], t.result.sum[row]);
     float* values = t.result.values + row * t.padded_dim;
     for (std::size_t i = 0; i < t.padded_dim; i += kVec) store_vec(hn::Zero(FloatTag()), values + i);
   }
-  split_values(t, keys, first);
+  if (t.values.format == quant::KvFormat::kBf16) {
+    split_values<hwy::bfloat16_t>(t, count, first, ahead);
+  } else {
+    split_values<float>(t, count, first, ahead);
+  }
 }
 
 void fold(const SoftmaxState& state, const SoftmaxState& part, std::size_t row, std::size_t padded_dim) {

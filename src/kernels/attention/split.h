@@ -8,11 +8,10 @@
 #include <cstdint>
 
 #include <metrale/quant/element_type.h>
-#include <metrale/quant/kv_format.h>
+
+#include "kernels/attention/head_side.h"
 
 namespace metrale::kernels {
-
-inline constexpr std::size_t kKeyTile = 64;  // keys widened at a time
 
 // Maximum, sum and weighted values of `rows` rows, over one split or over all folded so far.
 struct SoftmaxState {
@@ -26,15 +25,15 @@ struct SplitTask {
   std::size_t head_dim = 0;
   std::size_t padded_dim = 0;  // head_dim rounded up to 16: the row stride of q and of values
   float scale = 0.0F;
-  quant::KvFormat k_format{};
-  quant::KvFormat v_format{};
-  const float* q = nullptr;                  // [rows][padded_dim]
-  const std::uint32_t* limits = nullptr;     // [rows]: keys of the split that the row sees, never decreasing
-  const std::byte* const* k_rows = nullptr;  // [limits[rows - 1] rounded up to kKeyTile], all readable
-  const std::byte* const* v_rows = nullptr;  // [limits[rows - 1]]
-  float* scores = nullptr;                   // scratch [rows][kAttentionSplitTokens]
-  float* tile = nullptr;                     // scratch [kKeyTile * padded_dim]
-  SoftmaxState result;                       // rows with a limit of 0 are left alone
+  HeadSide keys;
+  HeadSide values;
+  std::uint32_t start = 0;                // position of the split's first key
+  std::uint32_t next_keys = 0;            // keys of the split that this thread attends next: asked for early
+  const float* q = nullptr;               // [rows][padded_dim]
+  const std::uint32_t* limits = nullptr;  // [rows]: keys of the split that the row sees, never decreasing
+  float* scores = nullptr;                // scratch [rows][kAttentionSplitTokens]
+  float* tile = nullptr;                  // scratch [kKeyTile * padded_dim]
+  SoftmaxState result;                    // rows with a limit of 0 are left alone
 };
 
 void attend_split(const SplitTask& task);
