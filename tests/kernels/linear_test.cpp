@@ -166,8 +166,8 @@ TEST(Linear, NanAndInfinityReachTheirOutputsOnly) {
                        .in_type = type,
                        .weight_type = type,
                        .out_type = type};
-    LinearData data{Elements(type, std::vector<float>(7 * 33, 1.0F)),
-                    Elements(type, std::vector<float>(19 * 33, 1.0F)), Elements(type, 19)};
+    LinearData data{Elements(type, std::vector<float>(std::size_t{7} * 33, 1.0F)),
+                    Elements(type, std::vector<float>(std::size_t{19} * 33, 1.0F)), Elements(type, 19)};
     data.in.set(2 * 33 + 32, kNan);             // row 2
     data.in.set(4 * 33 + 31, kInfinity);        // row 4
     data.weight.set(18 * 33 + 32, -kInfinity);  // output 18

@@ -2,6 +2,11 @@
 // linear: out[row] = weight * in[row] + bias, accumulated in FP32 along in_features in one order for every
 // number of rows: a row's result never depends on the rows beside it. Weights are stored once, plain
 // [out_features][in_features].
+//
+// On the CPU, BF16 activations with BF16 weights use the processor's BF16 products where it has them; those
+// take subnormals as zero. All other pairs are FP32 fused multiply-adds in the order of in_features,
+// bit-equal on every processor. in_stride >= in_features >= 1 and out_stride >= out_features; throws
+// InvalidArgument otherwise and where there are more than max_rows rows.
 #pragma once
 
 #include <metrale/gpu/kernel.h>

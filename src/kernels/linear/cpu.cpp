@@ -25,7 +25,7 @@ constexpr std::string_view kName = "linear::linear";
 constexpr std::size_t kRowBlock = 512;                          // rows that share one packing of the weights
 constexpr std::size_t kMinSplitRows = 128;                      // fewer would spend their time packing
 constexpr std::size_t kRowScratchBytes = std::size_t{4} << 20;  // of activations converted at a time
-constexpr std::size_t kFewRowsChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kFewRowsChunkBytes = std::size_t{64} << 10;
 
 // Memory of one thread, kept for the next call.
 class Scratch {

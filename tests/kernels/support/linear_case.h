@@ -74,7 +74,8 @@ inline constexpr float kUntouched = -7.0F;
 [[nodiscard]] inline std::vector<std::byte> linear_row(const LinearCase& c, const Elements& out,
                                                        std::uint32_t row) {
   const std::size_t width = quant::element_bytes(c.out_type);
-  const auto begin = out.bytes().begin() + static_cast<std::ptrdiff_t>(row * c.out_stride() * width);
+  const auto begin =
+      out.bytes().begin() + static_cast<std::ptrdiff_t>(std::size_t{row} * c.out_stride() * width);
   return {begin, begin + static_cast<std::ptrdiff_t>(c.out_features * width)};
 }
 
