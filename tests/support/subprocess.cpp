@@ -9,8 +9,8 @@
 #include <poll.h>
 #include <spawn.h>
 #include <stdexcept>
-#include <tuple>
 #include <sys/wait.h>
+#include <tuple>
 #include <unistd.h>
 
 #include <metrale/base/fd.h>
