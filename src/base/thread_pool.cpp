@@ -33,7 +33,17 @@ ThreadPool::~ThreadPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-// Sleepers are worth a system call only where the spinning workers are too few for the work.
+std::size_t ThreadPool::waiting_work() const {
+  std::size_t work = tasks_.size();
+  for (const Region* region : regions_) {
+    const std::size_t next = region->next.load(std::memory_order_relaxed);
+    if (next < region->count) work += ceil_div(region->count - next, region->grain);
+  }
+  return work;
+}
+
+// Sleepers are worth a system call only where the spinning workers are too few for all that waits: one that
+// spins may take any of it, and then be held up there.
 std::size_t ThreadPool::claim_sleepers(std::size_t work) {
   const std::size_t coming = spinners_ + wake_tokens_;
   const std::size_t asleep = sleepers_ - wake_tokens_;
@@ -52,7 +62,7 @@ void ThreadPool::post(std::function<void()> task) {
     const std::scoped_lock lock(mutex_);
     tasks_.push(std::move(task));
     pending_.fetch_add(1, std::memory_order_release);
-    claimed = claim_sleepers(tasks_.size());
+    claimed = claim_sleepers(waiting_work());
   }
   wake(claimed);
 }
@@ -63,7 +73,7 @@ void ThreadPool::run(Region& region) {
     const std::scoped_lock lock(mutex_);
     regions_.push_back(&region);
     pending_.fetch_add(1, std::memory_order_release);
-    claimed = claim_sleepers(tasks_.size() + ceil_div(region.count, region.grain) - 1);
+    claimed = claim_sleepers(waiting_work() - 1);  // the caller takes a range itself
   }
   wake(claimed);
   work_on(region);

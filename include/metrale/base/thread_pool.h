@@ -71,6 +71,8 @@ class ThreadPool {
   void worker_main();
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Region* open_region();
+  // Under mutex_: tasks, and ranges of open regions.
+  [[nodiscard]] std::size_t waiting_work() const;
   [[nodiscard]] std::size_t claim_sleepers(std::size_t work);
   void wake(std::size_t sleepers);
 
