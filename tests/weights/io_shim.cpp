@@ -86,11 +86,15 @@ void* mmap(void* address, std::size_t length, int protection, int flags, int fd,
 
 }  // extern "C"
 
-void* operator new(std::size_t size) {
+// Every form that a program may pair with the operator delete below, so that sanitizers see matching ones.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   std::size_t seen = shim::largest.load(std::memory_order_relaxed);
   while (size > seen && !shim::largest.compare_exchange_weak(seen, size, std::memory_order_relaxed)) {
   }
-  if (void* block = std::malloc(std::max<std::size_t>(size, 1))) return block;
+  return std::malloc(std::max<std::size_t>(size, 1));
+}
+void* operator new(std::size_t size) {
+  if (void* block = operator new(size, std::nothrow)) return block;
   throw std::bad_alloc();
 }
 void operator delete(void* block) noexcept {
