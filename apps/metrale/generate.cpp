@@ -39,9 +39,10 @@ std::optional<engine::Tokenizer> load_tokenizer(const std::string& model,
   return engine::Tokenizer::load(path);
 }
 
-TokenList encode(const Prompt& prompt, const std::optional<engine::Tokenizer>& tokenizer,
-                 const GenerateFlags& flags) {
+// `tokenizer` may be null where the prompt is token ids.
+TokenList encode(const Prompt& prompt, const engine::Tokenizer* tokenizer, const GenerateFlags& flags) {
   if (prompt.tokens) return *prompt.tokens;
+  expects(tokenizer != nullptr, "a text prompt needs a tokenizer");
   if (!flags.chat) return tokenizer->encode(prompt.text);
   std::vector<engine::ChatMessage> messages;
   if (!flags.system.empty()) messages.push_back({"system", flags.system});
@@ -102,7 +103,7 @@ class Writer {
 
  private:
   void add_text(std::size_t request, const std::string& text) {
-    if (answers_[request].text) *answers_[request].text += text;
+    if (std::optional<std::string>& own = answers_[request].text) *own += text;
     if (flags_->json || text.empty()) return;
     if (batch_) {
       shown_[request] += text;
@@ -155,7 +156,8 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
   const engine::ModelConfig config = engine::load_model_config(flags.model);
   const std::optional<engine::Tokenizer> tokenizer = load_tokenizer(flags.model, prompts);
   std::vector<TokenList> ids;
-  for (const Prompt& prompt : prompts) ids.push_back(encode(prompt, tokenizer, flags));
+  for (const Prompt& prompt : prompts)
+    ids.push_back(encode(prompt, tokenizer ? &*tokenizer : nullptr, flags));
   const auto longest = std::ranges::max(ids, {}, &TokenList::size).size();
   engine::EngineOptions options = engine_options(flags, config, ids.size(), longest);
   sampling::validate(sampling_params(flags), config.vocab_size);

@@ -12,12 +12,12 @@
 #include "exit_codes.h"
 #include "interrupt.h"
 
+namespace metrale::app {
 namespace {
 
 int run(int argc, char** argv) {
-  using namespace metrale::app;
-  const metrale::runtime::Environment environment = metrale::runtime::read_environment();
-  metrale::runtime::apply(environment);
+  const runtime::Environment environment = runtime::read_environment();
+  runtime::apply(environment);
   watch_interrupts();
 
   CLI::App app("The memory-and-storage runtime under an LLM inference engine", "metrale");
@@ -43,10 +43,16 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run_reporting_errors(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    return metrale::app::report_error(error);
+    return report_error(error);
   }
+}
+
+}  // namespace metrale::app
+
+int main(int argc, char** argv) {
+  return metrale::app::run_reporting_errors(argc, argv);
 }

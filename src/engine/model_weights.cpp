@@ -35,6 +35,13 @@ std::optional<ElementType> element_type(weights::DType dtype) {
   }
 }
 
+// Of a tensor that check_tensors has seen.
+ElementType checked_type(const TensorRef& tensor) {
+  const auto type = element_type(tensor.info().dtype);
+  if (!type) throw InvalidArgument(fmt::format("tensor {} was not checked", tensor.info().name));
+  return *type;
+}
+
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -104,7 +111,7 @@ class Uploader {
   template <class Tick>
   void upload(const PlannedTensor& planned, const Tick& tick) {
     const TensorRef& tensor = *directory_->find(planned.name);
-    const ElementType from = *element_type(tensor.info().dtype);
+    const ElementType from = checked_type(tensor);
     const std::size_t elems = kChunkBytes / quant::element_bytes(ElementType::kF32);
     const std::uint64_t total = planned.num_elems();
     for (std::uint64_t done = 0; done < total;) {

@@ -21,6 +21,7 @@ using KernelArg = std::variant<DevicePtr, std::span<const std::byte>>;
 class PackedKernelArgs {
  public:
   explicit PackedKernelArgs(std::span<const KernelArg> args);
+  ~PackedKernelArgs() = default;
   PackedKernelArgs(const PackedKernelArgs&) = delete;
   PackedKernelArgs& operator=(const PackedKernelArgs&) = delete;
 

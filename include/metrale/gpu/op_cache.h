@@ -23,6 +23,7 @@ class GpuBackend;
 class OpCache {
  public:
   OpCache() = default;
+  ~OpCache() = default;
   OpCache(const OpCache&) = delete;
   OpCache& operator=(const OpCache&) = delete;
 
