@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,8 +21,9 @@ using CodePoint = utf8proc_int32_t;
 
 constexpr std::size_t kMaxDecomposition = 32;  // Unicode's longest (U+FDFA) has 18
 
+// The enumeration is a set of flags.
 utf8proc_option_t with(utf8proc_option_t a, utf8proc_option_t b) {
-  return static_cast<utf8proc_option_t>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+  return std::bit_cast<utf8proc_option_t>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
 }
 
 std::uint64_t combining_class(CodePoint c) {

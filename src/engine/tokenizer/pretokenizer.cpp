@@ -114,7 +114,7 @@ void PreTokenizer::split(const Step& step, std::string_view piece, Workspace& wo
   };
   if (step.on_digits) {
     for_each_digit(piece, found);
-  } else {
+  } else if (step.regex) {
     for_each_match(*step.regex, workspace.matcher_, piece, found);
   }
   if (done != piece.size()) spans.push_back({{done, piece.size()}, step.invert});

@@ -18,6 +18,7 @@ class Vocabulary {
   explicit Vocabulary(const TokenizerSpec& spec);
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
+  ~Vocabulary() = default;
 
   [[nodiscard]] std::size_t size() const noexcept { return byte_ends_.size(); }
   [[nodiscard]] std::optional<TokenId> find(std::string_view spelling) const;
