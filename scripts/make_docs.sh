@@ -10,6 +10,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rm -rf build/docs
 mkdir -p build/docs
 doxygen docs/Doxyfile
-# Doxygen 1.9 cannot place a specialisation of a template that it has not read (std::hash).
-if grep -v 'Internal inconsistency: scope for class std::' build/docs/warnings.txt >&2; then exit 1; fi
+# Doxygen 1.9 cannot place a specialisation of a template that it has not read (std::hash) and knows no anchors of Markdown
+# headings; scripts/check_links.py checks those.
+if grep -vE "scope for class std::|\.md:[0-9]+: warning: unable to resolve reference" build/docs/warnings.txt >&2; then
+  exit 1
+fi
 echo "docs: build/docs/html/index.html"

@@ -145,9 +145,13 @@ class CheckHeaders(TreeCase):
 
 class CheckLinks(TreeCase):
     def test_broken_link_fails(self):
-        self.write("docs/there.md")
-        self.write("README.md", "[a](docs/there.md#part) [b](https://example.org) [c](docs/gone.md)\n")
+        self.write("docs/there.md", "# Part `two`, again\n")
+        self.write("README.md", "[a](docs/there.md#part-two-again) [b](https://example.org) [c](docs/gone.md)\n")
         self.assert_one_problem(check_links, "README.md", "docs/gone.md")
+
+    def test_link_to_a_missing_heading_fails(self):
+        self.write("README.md", "# Start\n[a](#start) [b](#end)\n")
+        self.assert_one_problem(check_links, "README.md", "#end")
 
 
 class MakeBenchmarksDoc(TreeCase):
