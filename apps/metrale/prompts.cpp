@@ -46,7 +46,7 @@ Prompt parse_json_prompt(const std::string& line, const std::string& path, std::
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::parse_error& error) {
+  } catch (const nlohmann::json::exception& error) {
     throw refuse(error.what());
   }
   const bool has_text = json.is_object() && json.contains("prompt") && json["prompt"].is_string();

@@ -18,6 +18,8 @@ nlohmann::json parse_json_object(const std::string& text, const std::string& pat
     return value;
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path, error.byte, fmt::format("not JSON: {}", error.what()));
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(path, 0, fmt::format("not readable JSON: {}", error.what()));  // a number beyond double
   }
 }
 

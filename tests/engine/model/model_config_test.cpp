@@ -152,6 +152,10 @@ TEST(ModelConfig, TextThatIsNotJsonNamesTheByte) {
   EXPECT_THROW((void)parse_model_config("", "x"), FormatError);
 }
 
+TEST(ModelConfig, NumberBeyondDoubleIsAFormatError) {
+  EXPECT_THROW((void)parse_model_config(R"({"rope_theta": 1e999})", "config.json"), FormatError);
+}
+
 TEST(ModelConfig, GenerationConfigDecidesWhatEndsAText) {
   const TempDir dir;
   dir.write("config.json", smol().dump());
