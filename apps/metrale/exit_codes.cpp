@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exit_codes.h"
 
+#include <cstdio>
 #include <new>
 
 #include <fmt/format.h>
@@ -26,7 +27,7 @@ int code_of(const std::exception& error) {
 
 int report_error(const std::exception& error) {
   const int code = code_of(error);
-  if (code != kInterrupted) fmt::print(stderr, "metrale: {}\n", error.what());
+  if (code != kInterrupted) std::fputs(fmt::format("metrale: {}\n", error.what()).c_str(), stderr);
   return code;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // metrale generate: prompts in, text out, streamed as it comes.
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -184,7 +185,7 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
   Writer writer(output, flags, tokenizer, ids.size());
   run_requests(engine, ids, flags, writer, run);
   run.wall_seconds = seconds_between(run_begin, clock.now());
-  if (flags.stats) fmt::print(stderr, "{}", stats_text(writer.answers(), run));
+  if (flags.stats) std::fputs(stats_text(writer.answers(), run).c_str(), stderr);
   engine.close();
   if (interrupted()) return kInterrupted;
   output.commit();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <sched.h>
+#include <system_error>
 
 #include <metrale/base/checked.h>
 #include <metrale/base/spin.h>
@@ -21,10 +22,19 @@ unsigned usable_processors() {
 ThreadPool::ThreadPool(unsigned threads) {
   const unsigned count = threads != 0 ? threads : std::max(2U, usable_processors());
   workers_.reserve(count);
-  for (unsigned i = 0; i < count; ++i) workers_.emplace_back([this] { worker_main(); });
+  try {
+    for (unsigned i = 0; i < count; ++i) workers_.emplace_back([this] { worker_main(); });
+  } catch (const std::system_error& error) {
+    stop_and_join();
+    throw OutOfMemory("thread", count, workers_.size(), error.what());
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  stop_and_join();
+}
+
+void ThreadPool::stop_and_join() {
   {
     const std::scoped_lock lock(mutex_);
     stop_ = true;

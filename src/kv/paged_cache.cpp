@@ -12,7 +12,7 @@ namespace metrale::kv {
 
 PagedKvCache::PagedKvCache(const KvCacheConfig& config, std::uint32_t num_blocks, gpu::GpuBackend& gpu,
                            bool trace)
-    : config_(config), num_blocks_(num_blocks), blocks_(num_blocks, trace) {
+    : config_(config), num_blocks_(num_blocks), blocks_(0) {
   config_.validate();
   if (num_blocks == 0) throw InvalidArgument("a KV cache needs at least one block");
   const std::uint64_t wanted = checked_mul(config_.block_bytes_kv_all_layers(), num_blocks);
@@ -24,6 +24,7 @@ PagedKvCache::PagedKvCache(const KvCacheConfig& config, std::uint32_t num_blocks
                                    num_blocks, config_.block_size, compute_num_blocks(config_, free_bytes)));
   };
   if (wanted > free) throw too_large(free);
+  blocks_ = BlockPool(num_blocks, trace);
   pools_.reserve(config_.num_layers);
   try {
     for (std::uint32_t i = 0; i < config_.num_layers; ++i) {

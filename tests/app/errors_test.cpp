@@ -79,8 +79,8 @@ TEST_F(Errors, MaxSeqLenBeyondTheModel) {
 }
 
 TEST_F(Errors, NotEnoughMemorySaysWhatWouldFit) {
-  expect_failure(generate({"-p", "x", "--kv-blocks", "1000000", "--memory", "16M"}), 5,
-                 AllOf(HasSubstr("1000000 blocks"), HasSubstr("would fit")));
+  expect_failure(generate({"-p", "x", "--kv-blocks", "4000000000", "--memory", "16M"}), 5,
+                 AllOf(HasSubstr("4000000000 blocks"), HasSubstr("would fit")));
 }
 
 TEST_F(Errors, BrokenTokenizer) {

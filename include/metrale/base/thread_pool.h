@@ -69,6 +69,7 @@ class ThreadPool {
   void run(Region& region);
   void work_on(Region& region);
   void worker_main();
+  void stop_and_join();
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Region* open_region();
   // Under mutex_: tasks, and ranges of open regions.
