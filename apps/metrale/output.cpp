@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <fcntl.h>
+#include <filesystem>
+#include <system_error>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -14,13 +16,23 @@ namespace metrale::app {
 
 Output::Output(const std::string& path) : path_(path) {
   if (path_.empty()) return;
+  std::error_code absent;
+  const auto status = std::filesystem::status(path_, absent);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    // A device, a pipe or a terminal is written to as it is; a directory fails here.
+    file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file_.is_open()) throw IoError("cannot write", path_, errno);
+    return;
+  }
+  // Through a link the file behind it is replaced, not the link.
+  if (std::filesystem::exists(status)) path_ = std::filesystem::canonical(path_).string();
   temporary_ = fmt::format("{}.{}.part", path_, ::getpid());
   file_ = UniqueFd(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_.is_open()) throw IoError("cannot create", temporary_, errno);
 }
 
 Output::~Output() {
-  if (file_.is_open()) ::unlink(temporary_.c_str());
+  if (file_.is_open() && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void Output::write(std::string_view text) {
@@ -36,7 +48,7 @@ void Output::write(std::string_view text) {
 }
 
 void Output::commit() {
-  if (path_.empty()) return;
+  if (temporary_.empty()) return;
   if (::fsync(file_.get()) != 0 && errno != EINVAL) throw IoError("cannot write", path_, errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw IoError("cannot create", path_, errno);
   file_.reset();

@@ -11,8 +11,8 @@ namespace metrale::app {
 
 class Output {
  public:
-  // An empty path is standard output. A file is written beside its final place and renamed by commit();
-  // throws IoError at once where that cannot be.
+  // An empty path is standard output; a device or pipe is written to as it is. A file is written beside its
+  // final place and renamed by commit(); throws IoError at once where that cannot be.
   explicit Output(const std::string& path);
   ~Output();
   Output(const Output&) = delete;

@@ -13,6 +13,8 @@
 #include <metrale/base/error.h>
 #include <metrale/base/fd.h>
 
+#include "interrupt.h"
+
 namespace metrale::app {
 namespace {
 
@@ -30,6 +32,8 @@ std::string read_standard_input() {
         throw FormatError("standard input", 0, "a prompt of more than 256 MiB");
     } else if (errno != EINTR) {
       throw IoError("cannot read", "standard input", errno);
+    } else if (interrupted()) {
+      throw Cancelled("interrupted while reading standard input");
     }
   }
 }

@@ -97,6 +97,17 @@ TEST_F(Errors, UnwritableOutputFileFailsBeforeTheModelLoads) {
   EXPECT_FALSE(std::filesystem::exists(dir.file("no")));
 }
 
+TEST_F(Errors, OutputThatIsNoRegularFileStaysWhatItIs) {
+  expect_failure(generate({"-p", "x", "-o", dir.path()}), 4, HasSubstr(dir.path()));
+  EXPECT_EQ(generate({"-p", "x", "-n", "2", "-o", "/dev/null"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  dir.write("real.txt", "old");
+  std::filesystem::create_symlink(dir.file("real.txt"), dir.file("link.txt"));
+  EXPECT_EQ(generate({"-p", "x", "-n", "2", "-o", dir.file("link.txt")}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(dir.file("link.txt")));
+  EXPECT_NE(std::filesystem::file_size(dir.file("real.txt")), 3U);
+}
+
 TEST_F(Errors, FullStandardOutputIsReported) {
   const ProcessResult result = generate({"-p", "x", "-n", "4", "--ignore-eos"}, {.out_path = "/dev/full"});
   EXPECT_EQ(result.exit_code, 4);
