@@ -26,6 +26,8 @@ runtime::BackendOptions backend_options(const DeviceFlags& flags, const runtime:
   options.device = flags.device;
   options.threads = flags.threads != 0 ? flags.threads : environment.threads.value_or(0);
   if (!flags.memory.empty()) options.max_memory_bytes = parse_bytes(flags.memory, "--memory");
+  if (!flags.memory.empty() && options.max_memory_bytes == 0)
+    throw InvalidArgument("--memory: 0 leaves nothing");
   return options;
 }
 

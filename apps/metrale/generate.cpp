@@ -153,7 +153,11 @@ void run_requests(engine::Engine& engine, const std::vector<TokenList>& prompts,
 
 int generate(const GenerateFlags& flags, const runtime::Environment& environment) {
   const SteadyClock clock;
+  expects(flags.chat || flags.system.empty(), "--system goes with --chat");
   const std::vector<Prompt> prompts = read_prompts(flags.prompts);
+  const bool any_tokens =
+      std::ranges::any_of(prompts, [](const Prompt& prompt) { return prompt.tokens.has_value(); });
+  expects(!flags.chat || !any_tokens, "--chat needs text prompts, not token ids");
   const engine::ModelConfig config = engine::load_model_config(flags.model);
   const std::optional<engine::Tokenizer> tokenizer = load_tokenizer(flags.model, prompts);
   std::vector<TokenList> ids;

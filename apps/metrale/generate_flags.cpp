@@ -33,14 +33,17 @@ void add_input_flags(CLI::App& command, GenerateFlags& flags) {
       ->check(CLI::Range(1U, 1U << 30))
       ->capture_default_str();
   command.add_flag("--ignore-eos", flags.ignore_eos, "Do not stop at the model's end-of-text tokens");
-  command.add_option("--stop-id", flags.stop_ids, "Token id that ends the text (repeatable)");
+  command.add_option("--stop-id", flags.stop_ids, "Token id that ends the text (repeatable)")
+      ->check(CLI::NonNegativeNumber);
 }
 
 void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
   sampling::SamplingParams& s = flags.sampling;
   s.temperature = 0;
   command.add_option("--temperature", s.temperature, "0 takes the most likely token")->capture_default_str();
-  command.add_option("--top-k", s.top_k, "Keep the k most likely tokens (0: all)")->capture_default_str();
+  command.add_option("--top-k", s.top_k, "Keep the k most likely tokens (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command.add_option("--top-p", s.top_p, "Keep the smallest set with this probability")
       ->capture_default_str();
   command.add_option("--min-p", s.min_p, "Drop tokens below this fraction of the best")
@@ -59,6 +62,7 @@ void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
       .add_option("--frequency-penalty", s.frequency_penalty, "Subtract for each time a token was generated")
       ->capture_default_str();
   command.add_option("--penalty-window", s.penalty_window, "Penalties see the last n tokens (0: all)")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command
       .add_option("--dry-multiplier", s.dry_multiplier,
@@ -72,7 +76,9 @@ void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
                      "ID:VALUE added to a token's logit; -inf bans (repeatable)");
   command.add_flag("--adaptive-sampling", flags.adaptive_sampling,
                    "Take a token that is nearly certain without sampling");
-  command.add_option("--seed", s.seed, "Seed of the random choices")->capture_default_str();
+  command.add_option("--seed", s.seed, "Seed of the random choices")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 void add_engine_flags(CLI::App& command, GenerateFlags& flags) {
@@ -140,7 +146,7 @@ engine::EngineOptions engine_options(const GenerateFlags& flags, const engine::M
       static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, config.max_position_embeddings)));
   options.max_batch_size =
       flags.max_batch_size.value_or(static_cast<std::uint32_t>(std::min(num_prompts, kDefaultMaxBatchSize)));
-  options.max_batch_tokens = std::max(flags.max_batch_tokens, options.max_batch_size);
+  options.max_batch_tokens = flags.max_batch_tokens;
   options.block_size = flags.block_size;
   options.kv_blocks = flags.kv_blocks;
   options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);

@@ -97,6 +97,9 @@ void read_rope(const JsonFields& fields, const std::string& path, ModelConfig& c
     config.rope_theta =
         JsonFields(*object, path, fmt::format("{}.", name)).positive("rope_theta", config.rope_theta);
   }
+  if (fields.number("partial_rotary_factor").value_or(1) != 1) {
+    throw Unsupported(fmt::format("'{}': this engine", path), "partial_rotary_factor other than 1");
+  }
   // Below 1 the pairs would turn ever faster, up to infinity.
   if (config.rope_theta < 1) fields.fail("rope_theta", "a number of at least 1");
 }

@@ -135,6 +135,12 @@ TEST_F(Errors, BadFlagsAreUsageErrors) {
   EXPECT_EQ(generate({"-p", "x", "--memory", "5X"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "--device", "cuda:9"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "-n", "0"}).exit_code, 2);
+  EXPECT_EQ(generate({"-p", "x", "--top-k", "-1"}).exit_code, 2);
+  EXPECT_EQ(generate({"-p", "x", "--seed", "-1"}).exit_code, 2);
+  EXPECT_EQ(generate({"-p", "x", "--stop-id", "-5"}).exit_code, 2);
+  EXPECT_EQ(generate({"-p", "x", "--memory", "0"}).exit_code, 2);
+  EXPECT_EQ(generate({"-p", "x", "--system", "be kind"}).exit_code, 2);
+  EXPECT_EQ(generate({"--tokens", "1", "--chat"}).exit_code, 2);
 }
 
 TEST_F(Errors, BadEnvironmentNamesTheVariable) {

@@ -200,6 +200,14 @@ TEST(Rope, Llama3ScalingKeepsShortWavesAndStretchesLongOnes) {
   }
 }
 
+TEST(Rope, PartialRotationIsUnsupported) {
+  nlohmann::json json = smol();
+  json["partial_rotary_factor"] = 0.5;
+  EXPECT_THROW((void)parse(json), Unsupported);
+  json["partial_rotary_factor"] = 1.0;
+  EXPECT_EQ(parse(json).head_dim, 64U);
+}
+
 TEST(Rope, UnknownScalingIsUnsupported) {
   nlohmann::json json = smol();
   json["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 2.0}};
