@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <unistd.h>
 
 namespace metrale::app {
 namespace {
@@ -10,8 +11,13 @@ namespace {
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-void on_signal(int) {
-  g_interrupted = true;
+std::atomic<const char*> g_unfinished{nullptr};
+
+// Calls only what a signal handler may.
+void on_signal(int number) {
+  if (!g_interrupted.exchange(true)) return;
+  if (const char* path = g_unfinished.load()) ::unlink(path);
+  ::_exit(128 + number);
 }
 
 }  // namespace
@@ -19,8 +25,6 @@ void on_signal(int) {
 void watch_interrupts() {
   struct sigaction action{};
   action.sa_handler = on_signal;
-  // One-shot: the second Ctrl-C has its default effect.
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   // A closed pipe is a write error that is reported, not a silent death.
@@ -29,6 +33,10 @@ void watch_interrupts() {
 
 bool interrupted() {
   return g_interrupted;
+}
+
+void remove_on_second_interrupt(const char* path) {
+  g_unfinished = path;
 }
 
 }  // namespace metrale::app

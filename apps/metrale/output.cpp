@@ -12,6 +12,8 @@
 
 #include <metrale/base/error.h>
 
+#include "interrupt.h"
+
 namespace metrale::app {
 
 Output::Output(const std::string& path) : path_(path) {
@@ -29,10 +31,13 @@ Output::Output(const std::string& path) : path_(path) {
   temporary_ = fmt::format("{}.{}.part", path_, ::getpid());
   file_ = UniqueFd(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_.is_open()) throw IoError("cannot create", temporary_, errno);
+  remove_on_second_interrupt(temporary_.c_str());
 }
 
 Output::~Output() {
-  if (file_.is_open() && !temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  remove_on_second_interrupt(nullptr);
+  if (file_.is_open()) ::unlink(temporary_.c_str());
 }
 
 void Output::write(std::string_view text) {

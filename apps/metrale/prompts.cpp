@@ -20,26 +20,28 @@ namespace {
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{256} << 20;
 
-std::string read_standard_input() {
+// Until its end; `name` is for messages.
+std::string read_stream(int fd, const std::string& name) {
   std::string text;
   std::array<char, 65'536> buffer{};
   for (;;) {
-    const ssize_t got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
     if (got == 0) return text;
     if (got > 0) {
       text.append(buffer.data(), static_cast<std::size_t>(got));
-      if (text.size() > kMaxPromptBytes)
-        throw FormatError("standard input", 0, "a prompt of more than 256 MiB");
+      if (text.size() > kMaxPromptBytes) throw FormatError(name, 0, "more than 256 MiB of prompts");
     } else if (errno != EINTR) {
-      throw IoError("cannot read", "standard input", errno);
+      throw IoError("cannot read", name, errno);
     } else if (interrupted()) {
-      throw Cancelled("interrupted while reading standard input");
+      throw Cancelled("interrupted while reading " + name);
     }
   }
 }
 
 std::string read_source(const std::string& path) {
-  return path == "-" ? read_standard_input() : read_text_file(path, kMaxPromptBytes);
+  if (path == "-") return read_stream(STDIN_FILENO, "standard input");
+  const UniqueFd file = open_for_reading(path);
+  return read_stream(file.get(), path);
 }
 
 // A line of a .jsonl file: {"prompt": "…"} or {"tokens": [1, 2]}.
@@ -72,6 +74,7 @@ std::vector<Prompt> read_batch(const std::string& path) {
   std::size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
+    if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;
     prompts.push_back(path.ends_with(".jsonl") ? parse_json_prompt(line, path, number)
                                                : Prompt{.text = line, .tokens = std::nullopt});

@@ -92,12 +92,15 @@ RequestId Engine::submit(Request request) {
                                       request.prompt.size(), limits_.max_seq_len));
   }
   if (request.max_new_tokens == 0) throw InvalidArgument("max_new_tokens is 0; it must be at least 1");
-  for (const std::int32_t token : request.prompt) {
-    if (token < 0 || static_cast<std::uint32_t>(token) >= config_.vocab_size) {
+  const auto check_ids = [this](std::span<const std::int32_t> ids, std::string_view what) {
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && static_cast<std::uint32_t>(id) < config_.vocab_size) continue;
       throw InvalidArgument(
-          fmt::format("prompt token id {} outside the vocabulary of {}", token, config_.vocab_size));
+          fmt::format("{} token id {} outside the vocabulary of {}", what, id, config_.vocab_size));
     }
-  }
+  };
+  check_ids(request.prompt, "prompt");
+  check_ids(request.stop_ids, "stop");
   if (blocks_for(request) > cache_->num_blocks()) {
     throw InvalidArgument(fmt::format(
         "the request needs {} KV blocks of {} tokens, the cache has {}: raise --kv-blocks, or ask "

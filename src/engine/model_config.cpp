@@ -9,6 +9,7 @@
 #include <metrale/base/error.h>
 #include <metrale/base/fd.h>
 #include <metrale/engine/model_config.h>
+#include <metrale/sampling/params.h>
 
 #include "engine/json_fields.h"
 
@@ -146,6 +147,9 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   config.num_layers = fields.required_count("num_hidden_layers");
   if (config.num_layers > 65'535) fields.fail("num_hidden_layers", "at most 65535");
   config.vocab_size = fields.required_count("vocab_size");
+  if (config.vocab_size > sampling::kMaxVocabSize) {
+    fields.fail("vocab_size", fmt::format("at most {}", sampling::kMaxVocabSize));
+  }
   config.max_position_embeddings = fields.count("max_position_embeddings").value_or(2048);
   config.rms_norm_eps = static_cast<float>(fields.positive("rms_norm_eps", 1e-6));
   if (config.rms_norm_eps <= 0) fields.fail("rms_norm_eps", "a number above 0 in FP32");

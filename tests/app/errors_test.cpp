@@ -155,6 +155,18 @@ TEST_F(Errors, BatchFileProblemsNameTheLine) {
   expect_failure(generate({"--batch", dir.file("empty.txt")}), 3, HasSubstr("no prompts"));
 }
 
+TEST_F(Errors, StopTokenBeyondTheVocabularyIsRefused) {
+  expect_failure(generate({"-p", "x", "--stop-id", "512"}), 2, HasSubstr("stop token id 512"));
+}
+
+TEST_F(Errors, VocabularyTooLargeNamesTheConfiguration) {
+  TinyModel huge = tiny_model("tiny_base");
+  std::string config = tiny_config_json(huge);
+  config.replace(config.find("\"vocab_size\":512"), 16, "\"vocab_size\":2147483647");
+  dir.write("model/config.json", config);
+  expect_failure(generate({"-p", "x"}), 3, AllOf(HasSubstr("config.json"), HasSubstr("vocab_size")));
+}
+
 TEST_F(Errors, HelpAndVersionSucceed) {
   EXPECT_EQ(metrale({"--help"}).exit_code, 0);
   EXPECT_THAT(metrale({"--version"}).out, HasSubstr("metrale 0."));

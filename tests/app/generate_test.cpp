@@ -83,6 +83,18 @@ TEST_F(Generate, BatchGivesEachPromptWhatItGetsAlone) {
   }
 }
 
+TEST_F(Generate, LinesMayEndWithCarriageReturns) {
+  dir.write("unix.txt", "one\ntwo\n");
+  dir.write("dos.txt", "one\r\n\r\ntwo\r\n");
+  EXPECT_EQ(generate({"--batch", dir.file("dos.txt"), "-n", "4"}).out,
+            generate({"--batch", dir.file("unix.txt"), "-n", "4"}).out);
+}
+
+TEST_F(Generate, PromptMayComeThroughAPipe) {
+  const std::string flag = generate({"-p", "piped", "-n", "4"}).out;
+  EXPECT_EQ(generate({"-f", "/dev/stdin", "-n", "4"}, {.input = "piped"}).out, flag);
+}
+
 TEST_F(Generate, JsonlBatchTakesTextsAndTokens) {
   dir.write("prompts.jsonl", "{\"prompt\": \"a\\nb\"}\n{\"tokens\": [4, 5]}\n");
   const ProcessResult batch = generate({"--batch", dir.file("prompts.jsonl"), "-n", "3", "--json"});

@@ -47,7 +47,7 @@ class GpuBackend {
   // Blocking; null is a no-op. Throws InvalidArgument where `ptr` is not the base of a live allocation. The
   // caller has made sure that no enqueued work still uses it.
   void free(DevicePtr ptr);
-  // As alloc and free, but off the ledger and without red zones: for the weights, which live as long as the
+  // As alloc and free, but off the ledger and without red zones: for what lives as long as the
   // process.
   [[nodiscard]] DevicePtr alloc_arena(std::size_t bytes);
   void free_arena(DevicePtr ptr);

@@ -51,7 +51,9 @@ std::string describe(const gpu::AllocationInfo& info) {
 }  // namespace
 
 HostMemory::HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes)
-    : max_bytes_(max_bytes), red_zone_bytes_(round_up<std::uint64_t>(red_zone_bytes, 64)) {}
+    : max_bytes_(max_bytes),
+      available_at_start_(max_bytes != 0 ? max_bytes : host_memory_info().available_bytes),
+      red_zone_bytes_(round_up<std::uint64_t>(red_zone_bytes, 64)) {}
 
 HostMemory::~HostMemory() {
   for (const gpu::AllocationInfo& info : arena_.entries()) release(info, 0);
@@ -65,8 +67,10 @@ std::byte* HostMemory::acquire(std::size_t bytes, std::size_t padding) {
   std::uint64_t available = 0;
   {
     const std::scoped_lock lock(budget_mutex_);
-    available = max_bytes_ != 0 ? max_bytes_ - in_use_bytes_ : ~std::uint64_t{0};
-    if (max_bytes_ == 0 && bytes >= kHostFigureFrom) available = host_memory_info().available_bytes;
+    available = unpromised_bytes();
+    if (max_bytes_ == 0 && bytes >= kHostFigureFrom) {
+      available = std::min(available, host_memory_info().available_bytes);
+    }
     if (bytes <= available) in_use_bytes_ += bytes;
   }
   const auto padded = try_add(bytes, padding);
@@ -163,10 +167,16 @@ std::uint64_t HostMemory::total_bytes() const {
   return max_bytes_ != 0 ? max_bytes_ : host_memory_info().total_bytes;
 }
 
+// Memory that nobody has touched yet still counts as available to the host: what was promised is taken off
+// here.
+std::uint64_t HostMemory::unpromised_bytes() const {
+  return available_at_start_ - std::min(available_at_start_, in_use_bytes_);
+}
+
 std::uint64_t HostMemory::free_bytes() const {
-  if (max_bytes_ == 0) return host_memory_info().available_bytes;
+  const std::uint64_t host = max_bytes_ == 0 ? host_memory_info().available_bytes : max_bytes_;
   const std::scoped_lock lock(budget_mutex_);
-  return max_bytes_ - in_use_bytes_;
+  return std::min(host, unpromised_bytes());
 }
 
 std::size_t HostMemory::sweep() {

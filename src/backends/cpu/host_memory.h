@@ -60,7 +60,10 @@ class HostMemory {
   void release(const gpu::AllocationInfo& info, std::uint64_t padding);
   void refund(std::uint64_t bytes);
 
+  [[nodiscard]] std::uint64_t unpromised_bytes() const;  // under budget_mutex_
+
   const std::uint64_t max_bytes_;
+  const std::uint64_t available_at_start_;
   const std::uint64_t red_zone_bytes_;
   gpu::AllocationLedger ledger_;
   gpu::AllocationLedger arena_;
