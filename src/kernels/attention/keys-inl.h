@@ -203,7 +203,7 @@ void score_direct(const ScoreTile& t, const std::byte* const* groups, const std:
       for (std::size_t k = 0; k < kWidth; ++k) {
         const std::size_t at = key + k * kVec;
         // As many bytes of the group ahead as of this one: 16 of each key.
-        prefetch(ahead[at / kGroup] + (dim * sizeof(T) + at % kGroup / kVec * 16) * kVec, kVec * 16);
+        prefetch(ahead[at / kGroup] + (at % kGroup * t.head_dim + dim * kVec) * sizeof(T), kVec * 16);
         load_columns(rows_at<T>(groups, at, t.head_dim), dim * sizeof(T), columns);
         add_columns(columns, kDims, q + dim, t.q_stride, k, acc);
       }
