@@ -117,6 +117,34 @@ TEST(KvWrite, StoresEveryHeadInItsStripe) {
   }
 }
 
+TEST(KvWrite, StoresTheExampleOfTheFormatPage) {
+  const std::uint32_t rows = 1;
+  const std::vector<std::int64_t> slots{19};
+  const std::vector<float> k{0, 0, 0, 0, 1, -2, 0.5F, 3};
+  Pool k_pool(512);
+  Pool v_pool(512);
+  KvWriteArgs args{};
+  args.rows = address(&rows);
+  args.k = address(k);
+  args.v = address(k);
+  args.slots = address(slots);
+  args.k_pool = address(k_pool);
+  args.v_pool = address(v_pool);
+  args.max_rows = 1;
+  args.stride = 8;
+  args.num_kv_heads = 2;
+  args.head_dim = 4;
+  args.block_size = 16;
+  args.num_blocks = 2;
+  args.k_format = quant::KvFormat::kBf16;
+  args.v_format = quant::KvFormat::kBf16;
+
+  run_kernel(test_pool(), kKvWrite, args);
+
+  constexpr unsigned char kExpected[] = {0x80, 0x3F, 0x00, 0xC0, 0x00, 0x3F, 0x40, 0x40};
+  EXPECT_EQ(std::memcmp(k_pool.data() + 408, kExpected, 8), 0);
+}
+
 TEST(KvWrite, WritesNothingForANegativeSlot) {
   const WriteCase c;
   KvWriteStep step(c, {-1, -1, std::numeric_limits<std::int64_t>::min()}, 1);
