@@ -25,7 +25,7 @@ constexpr std::string_view kName = "linear::linear";
 constexpr std::size_t kRowBlock = 512;                          // rows that share one packing of the weights
 constexpr std::size_t kMinSplitRows = 128;                      // fewer would spend their time packing
 constexpr std::size_t kRowScratchBytes = std::size_t{4} << 20;  // of activations converted at a time
-constexpr std::size_t kFewRowsChunkBytes = std::size_t{64} << 10;
+constexpr std::size_t kFewRowsChunkBytes = std::size_t{1} << 20;
 
 // Memory of one thread, kept for the next call.
 class Scratch {
@@ -132,9 +132,11 @@ class Launch {
 
   void run_few_rows() {
     const std::size_t groups = ceil_div(job_.out_features, kernels_.lanes);
-    const std::size_t shared = ceil_div(groups, std::size_t{pool_.size()} * 2);
+    const std::size_t shared = ceil_div(groups, std::size_t{pool_.size()});
     const std::size_t cap =
         std::max<std::size_t>(1, kFewRowsChunkBytes / (kernels_.lanes * job_.weight_row_bytes));
+    // Long stretches: where short ones alternate, every thread's prefetcher runs on into what another one
+    // reads.
     pool_.parallel_for(groups, std::min(shared, cap), [&](std::size_t begin, std::size_t end) {
       kernels_.few_rows(job_, begin * kernels_.lanes, std::min(end * kernels_.lanes, job_.out_features));
     });
