@@ -83,10 +83,12 @@ void ThreadPool::run(Region& region) {
     const std::scoped_lock lock(mutex_);
     regions_.push_back(&region);
     pending_.fetch_add(1, std::memory_order_release);
-    claimed = claim_sleepers(waiting_work() - 1);  // the caller takes a range itself
+    claimed = claim_sleepers(waiting_work());
   }
   wake(claimed);
-  work_on(region);
+  // The first range is the caller's before anyone can see the region: helpers that took them all would leave it
+  // waiting, and one worker fewer for what else is queued.
+  work_on(region, 0);
   std::unique_lock lock(mutex_);
   // Nobody joins after this: helpers enter under the lock and only while the region is listed.
   if (std::erase(regions_, &region) != 0) pending_.fetch_sub(1, std::memory_order_release);
@@ -99,10 +101,12 @@ void ThreadPool::run(Region& region) {
   if (region.error) std::rethrow_exception(region.error);
 }
 
-void ThreadPool::work_on(Region& region) {
-  for (;;) {
-    const std::size_t begin = region.next.fetch_add(region.grain, std::memory_order_relaxed);
-    if (begin >= region.count) return;
+std::size_t ThreadPool::take_range(Region& region) {
+  return region.next.fetch_add(region.grain, std::memory_order_relaxed);
+}
+
+void ThreadPool::work_on(Region& region, std::size_t begin) {
+  for (; begin < region.count; begin = take_range(region)) {
     try {
       region.invoke(region.body, begin, std::min(begin + region.grain, region.count));
     } catch (...) {
@@ -144,7 +148,7 @@ void ThreadPool::worker_main() {
     if (Region* const region = open_region()) {
       region->helpers.fetch_add(1);
       lock.unlock();
-      work_on(*region);
+      work_on(*region, take_range(*region));
       lock.lock();
       if (region->helpers.fetch_sub(1) == 1) region_done_.notify_all();
     } else if (!tasks_.empty()) {

@@ -48,6 +48,7 @@ class ThreadPool {
     Region region;
     region.count = count;
     region.grain = grain;
+    region.next = grain;
     region.body = const_cast<void*>(static_cast<const void*>(&body));
     region.invoke = [](void* object, std::size_t begin, std::size_t end) {
       (*static_cast<Plain*>(object))(begin, end);
@@ -67,7 +68,9 @@ class ThreadPool {
   };
 
   void run(Region& region);
-  void work_on(Region& region);
+  // Runs the range at `begin`, then others until none is left.
+  void work_on(Region& region, std::size_t begin);
+  static std::size_t take_range(Region& region);
   void worker_main();
   void stop_and_join();
   void wait_for_work(std::unique_lock<std::mutex>& lock);
