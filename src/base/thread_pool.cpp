@@ -86,8 +86,8 @@ void ThreadPool::run(Region& region) {
     claimed = claim_sleepers(waiting_work());
   }
   wake(claimed);
-  // The first range is the caller's before anyone can see the region: helpers that took them all would leave it
-  // waiting, and one worker fewer for what else is queued.
+  // The first range is the caller's before anyone can see the region: helpers that took them all would leave
+  // it waiting, and one worker fewer for what else is queued.
   work_on(region, 0);
   std::unique_lock lock(mutex_);
   // Nobody joins after this: helpers enter under the lock and only while the region is listed.
