@@ -146,12 +146,13 @@ def kv_write():
     return family
 
 
-def attend(q, k, v, position, scale):
-    """q [heads][dim] at `position` over k, v [token][kv_head][dim]."""
+def attend(q, k, v, position, scale, window):
+    """q [heads][dim] at `position` over k, v [token][kv_head][dim], the last `window` of them (0: all)."""
+    begin = max(0, position + 1 - window) if window else 0
     group = q.shape[0] // k.shape[1]
     out = np.empty(q.shape, np.float64)
     for head in range(q.shape[0]):
-        keys, values = (side[:position + 1, head // group].astype(np.float64) for side in (k, v))
+        keys, values = (side[begin:position + 1, head // group].astype(np.float64) for side in (k, v))
         scores = scale * (keys * q[head].astype(np.float64)).sum(1)
         weights = np.exp(scores - scores.max())
         out[head] = (weights[:, None] * values).sum(0) / weights.sum()
@@ -160,19 +161,21 @@ def attend(q, k, v, position, scale):
 
 def attention():
     family = Family("attention")
-    kinds = (("ragged", 6, 2, 20, "bf16", "bf16", [(5, 5), (17, 1), (48, 3), (1, 1)]),
-             ("splits", 2, 1, 8, "fp32", "bf16", [(513, 2), (1030, 1)]),
-             ("wide", 1, 1, 128, "bf16", "fp32", [(33, 2)]))
-    for name, q_heads, kv_heads, dim, k_format, v_format, seqs in kinds:
+    kinds = (("ragged", 6, 2, 20, "bf16", "bf16", 0, [(5, 5), (17, 1), (48, 3), (1, 1)]),
+             ("splits", 2, 1, 8, "fp32", "bf16", 0, [(513, 2), (1030, 1)]),
+             ("wide", 1, 1, 128, "bf16", "fp32", 0, [(33, 2)]),
+             ("window", 2, 1, 8, "bf16", "bf16", 20, [(70, 60), (20, 2), (21, 2), (5, 1), (514, 3)]),
+             ("window_splits", 2, 1, 8, "bf16", "fp32", 520, [(1100, 2)]))
+    for name, q_heads, kv_heads, dim, k_format, v_format, window, seqs in kinds:
         scale = np.float32(1 / np.sqrt(dim))
         q, k, v, out = [], [], [], []
         for context, queries in seqs:
             q.append(family.normal(queries, q_heads, dim))
             k.append(as_type(family.normal(context, kv_heads, dim), k_format))
             v.append(as_type(family.normal(context, kv_heads, dim), v_format))
-            out += [attend(q[-1][i], k[-1], v[-1], context - queries + i, scale) for i in range(queries)]
+            out += [attend(q[-1][i], k[-1], v[-1], context - queries + i, scale, window) for i in range(queries)]
         family.case(name, {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": dim, "k_format": k_format,
-                           "v_format": v_format, "contexts": [s[0] for s in seqs], "queries": [s[1] for s in seqs],
+                           "v_format": v_format, "window": window, "contexts": [s[0] for s in seqs], "queries": [s[1] for s in seqs],
                            "relative": 0.0, "absolute": 2e-6},
                     q=("f32", np.concatenate(q)), k=("f32", np.concatenate(k)), v=("f32", np.concatenate(v)),
                     out=("f32", out))

@@ -143,7 +143,9 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                       .type = options_.compute,
                                       .k_format = dtype.k,
                                       .v_format = dtype.v,
-                                      .scale = 1.0F / std::sqrt(static_cast<float>(config_->head_dim))});
+                                      .scale = 1.0F / std::sqrt(static_cast<float>(config_->head_dim)),
+                                      .window = 0,
+                                      .reserved = 0});
 }
 
 void Decoder::launch_head(std::uint32_t max_logit_rows) {

@@ -38,6 +38,8 @@ const std::vector<AttentionShape>& exact_shapes() {
       {.num_q_heads = 8, .num_kv_heads = 2, .head_dim = 80, .v_format = quant::KvFormat::kFp32},
       {.num_q_heads = 2, .num_kv_heads = 2, .head_dim = 24, .k_format = quant::KvFormat::kFp32},
       {.num_q_heads = 7, .num_kv_heads = 1, .head_dim = 17, .type = quant::ElementType::kF16},
+      {.num_q_heads = 3, .num_kv_heads = 1, .head_dim = 64, .type = quant::ElementType::kBf16, .window = 33},
+      {.num_q_heads = 4, .num_kv_heads = 2, .head_dim = 20, .window = 530},
   };
   return shapes;
 }
@@ -120,6 +122,28 @@ TEST(PagedAttentionExactness, InstructionSetDoesNotShow) {
     const ForceAvx2 avx2;
     EXPECT_EQ(run_attention(shape, sequences, seqs).bytes(), best.bytes());
   }
+}
+
+TEST(PagedAttentionExactness, TokensBeforeTheWindowDoNotShow) {
+  const AttentionShape shape{.num_q_heads = 12, .num_kv_heads = 1, .head_dim = 32, .window = 50};
+  auto sequences = random_sequences(9, shape, {{700, 60}});
+  const Elements clean = run_attention(shape, sequences, {{700, 60}});
+  std::fill_n(sequences[0].k.begin(), 600 * 32, std::numeric_limits<float>::quiet_NaN());
+  std::fill_n(sequences[0].v.begin(), 600 * 32, std::numeric_limits<float>::infinity());
+
+  const Elements out = run_attention(shape, sequences, {{700, 60}});
+
+  // The query at 649 is the first that sees none of the 600.
+  EXPECT_EQ(rows_of(shape, out, 9, 51), rows_of(shape, clean, 9, 51));
+  EXPECT_TRUE(std::isnan(out.get(8 * 12 * 32)));
+}
+
+TEST(PagedAttentionExactness, AWindowOfTheWholeContextIsNone) {
+  AttentionShape shape = exact_shapes()[0];
+  const auto sequences = random_sequences(10, shape, {{620, 620}});
+  const auto whole = in_chunks(shape, sequences, 620, 620);
+  shape.window = 620;
+  EXPECT_EQ(in_chunks(shape, sequences, 620, 620), whole);
 }
 
 // The pool's unused slots are NaN in every case; here later tokens of the same step are not finite either.

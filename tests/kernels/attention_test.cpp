@@ -25,8 +25,8 @@ void expect_model(const AttentionShape& shape, const std::vector<SeqShape>& seqs
       for (std::size_t d = 0; d < width; ++d) {
         ASSERT_NEAR(out[row * width + d], model.out[d], model.tolerance[d])
             << "seed " << seed << " sequence " << s << " token " << token << " element " << d << " head_dim "
-            << shape.head_dim << " heads " << shape.num_q_heads << "/" << shape.num_kv_heads << " block_size "
-            << how.block_size;
+            << shape.head_dim << " heads " << shape.num_q_heads << "/" << shape.num_kv_heads << " window "
+            << shape.window << " block_size " << how.block_size;
       }
     }
   }
@@ -75,6 +75,41 @@ TEST(PagedAttention, AgreesWithTheModelThroughTheWorkspace) {
   expect_model({}, {{1024, 3}, {2500, 1}, {4095, 1}}, {.threads = 4, .workspace = true}, 8);
 }
 
+TEST(PagedAttention, AgreesWithTheModelInAWindow) {
+  std::uint32_t seed = 500;
+  for (const std::uint32_t window : {1U, 2U, 5U, 15U, 16U, 17U, 63U, 64U, 65U, 100U, 200U, 201U, 4000U}) {
+    const AttentionShape shape{.head_dim = 24, .window = window};
+    expect_model(shape, {{200, 200}, {window, 1}, {window + 1, 2}, {90, 8}, {1, 1}}, {}, ++seed);
+  }
+}
+
+TEST(PagedAttention, AgreesWithTheModelInAWindowOverSplits) {
+  std::uint32_t seed = 600;
+  for (const std::uint32_t window : {10U, 511U, 512U, 513U, 1024U, 1500U}) {
+    for (const bool workspace : {false, true}) {
+      const AttentionShape shape{.head_dim = 16, .window = window};
+      expect_model(shape, {{1030, 20}, {521, 19}, {2100, 1}, {1536, 2}}, {.workspace = workspace}, ++seed);
+    }
+  }
+}
+
+TEST(PagedAttention, ReadsNoBlockBeforeTheWindow) {
+  const AttentionShape shape{.head_dim = 16, .window = 40};
+  const std::vector<SeqShape> seqs{{1200, 3}, {600, 1}};
+  const auto sequences = random_sequences(11, shape, seqs);
+  const auto expected = run_attention(shape, sequences, seqs).floats();
+  AttentionStep step(shape, sequences, seqs, {});
+  for (std::size_t s = 0; s < seqs.size(); ++s) {
+    const std::uint32_t first_seen = seqs[s].context - seqs[s].queries + 1 - shape.window;
+    std::fill_n(step.tables.begin() + step.table_rows[s] * step.args.table_stride, first_seen / 16,
+                0x7FFFFFFFU);
+  }
+
+  step.run();
+
+  EXPECT_EQ(step.out.floats(), expected);
+}
+
 TEST(PagedAttention, AgreesWithTheModelOnRandomBatches) {
   const std::uint32_t first_seed = 1000;
   for (std::uint32_t seed = first_seed; seed < first_seed + 40; ++seed) {
@@ -88,7 +123,8 @@ TEST(PagedAttention, AgreesWithTheModelOnRandomBatches) {
                                .head_dim = pick(1, 70),
                                .type = kAllTypes[pick(0, 2)],
                                .k_format = pick(0, 1) == 0 ? quant::KvFormat::kBf16 : quant::KvFormat::kFp32,
-                               .v_format = pick(0, 1) == 0 ? quant::KvFormat::kBf16 : quant::KvFormat::kFp32};
+                               .v_format = pick(0, 1) == 0 ? quant::KvFormat::kBf16 : quant::KvFormat::kFp32,
+                               .window = pick(0, 1) == 0 ? 0 : pick(1, 120)};
     std::vector<SeqShape> seqs(pick(1, 5));
     for (SeqShape& s : seqs) {
       s.context = pick(1, pick(0, 4) == 0 ? 700 : 90);

@@ -235,7 +235,8 @@ TEST(KernelGolden, PagedAttention) {
                                .num_kv_heads = c.u32("kv_heads"),
                                .head_dim = c.u32("head_dim"),
                                .k_format = format_of(c.at("k_format")),
-                               .v_format = format_of(c.at("v_format"))};
+                               .v_format = format_of(c.at("v_format")),
+                               .window = c.u32("window")};
     const auto q_values = c.array<float>("q");
     const auto k_values = c.array<float>("k");
     const auto v_values = c.array<float>("v");

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // paged_attention: causal grouped-query attention of a ragged batch over the paged cache, prefill chunks and
-// decode rows in one call. The step's own keys and values are in the cache already.
+// decode rows in one call, over the whole context or a sliding window. The step's own keys and values are in
+// the cache already.
 //
 // Exactness: a query's result depends on nothing but its own row, its position and its keys and values. The
-// context is cut at absolute multiples of kAttentionSplitTokens; each split gives (maximum, sum, weighted
-// values) in FP32, summed in position order, and splits are folded in position order, however the work is
-// divided.
+// context is cut at absolute multiples of kAttentionSplitTokens; each split that the query sees gives
+// (maximum, sum, weighted values) in FP32, summed in position order, and splits are folded in position order,
+// however the work is divided. Of the cache, only blocks are read that hold some of a group of 16 positions
+// (from a multiple of 16 on) of which a query sees one: older blocks may be gone.
 #pragma once
 
 #include <metrale/gpu/kernel.h>
@@ -41,9 +43,11 @@ struct AttentionArgs {
   quant::ElementType type;
   quant::KvFormat k_format;
   quant::KvFormat v_format;
-  float scale;  // usually 1 / sqrt(head_dim)
+  float scale;           // usually 1 / sqrt(head_dim)
+  std::uint32_t window;  // 0: none; else a query at position p sees the keys at positions > p - window
+  std::uint32_t reserved;
 };
-static_assert(sizeof(AttentionArgs) == 136);
+static_assert(sizeof(AttentionArgs) == 144);
 inline constexpr gpu::KernelId<AttentionArgs> kPagedAttention{"attention", "paged_attention"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const AttentionArgs& a) {
   return {.grid = {a.max_tokens, a.num_kv_heads}, .block = {128}};

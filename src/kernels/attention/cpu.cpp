@@ -28,8 +28,24 @@ struct QueryTile {
   std::uint32_t first_position;  // of first_token
 };
 
-std::uint32_t num_splits(const QueryTile& tile) {
-  return attention_max_splits(tile.first_position + tile.tokens);
+// Positions [begin, end) that the query at `position` sees.
+struct Visible {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+Visible visible(const AttentionArgs& args, std::uint64_t position) {
+  const std::uint64_t end = position + 1;
+  return {args.window != 0 && end > args.window ? end - args.window : 0, end};
+}
+
+// Splits [begin, end) that some query of the tile sees.
+struct Splits {
+  std::uint32_t begin;
+  std::uint32_t end;
+};
+Splits splits_of(const AttentionArgs& args, const QueryTile& tile) {
+  return {static_cast<std::uint32_t>(visible(args, tile.first_position).begin / kAttentionSplitTokens),
+          attention_max_splits(tile.first_position + tile.tokens)};
 }
 
 // Scratch of one thread for tiles of up to `rows` rows.
@@ -38,14 +54,14 @@ class Scratch {
   void reserve(std::size_t rows, std::size_t padded_dim) {
     const std::size_t state = rows * (padded_dim + 2 * 16);
     const std::size_t floats = rows * padded_dim + rows * kAttentionSplitTokens + 2 * kKeyTile * padded_dim +
-                               2 * state + rows + 16 * 16;
+                               2 * state + 2 * rows + 16 * 16;
     if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
     next_ = reinterpret_cast<float*>(buffer_.data());
     q = take(rows * padded_dim);
     scores = take(rows * kAttentionSplitTokens);
     tile = take(kKeyTile * padded_dim);
     copies = reinterpret_cast<std::byte*>(take(kKeyTile * padded_dim));
-    limits = reinterpret_cast<std::uint32_t*>(take(rows));
+    ranges = reinterpret_cast<KeyRange*>(take(2 * rows));
     for (SoftmaxState* s : {&part, &total}) {
       s->max = take(rows);
       s->sum = take(rows);
@@ -56,7 +72,7 @@ class Scratch {
   float* q = nullptr;
   float* scores = nullptr;
   float* tile = nullptr;
-  std::uint32_t* limits = nullptr;
+  KeyRange* ranges = nullptr;
   SoftmaxState part;
   SoftmaxState total;
   std::byte* copies = nullptr;
@@ -88,26 +104,28 @@ class TileHead {
         group_(args.num_q_heads / args.num_kv_heads),
         rows_(std::size_t{tile.tokens} * group_),
         padded_(round_up(std::size_t{args.head_dim}, std::size_t{16})),
+        splits_(splits_of(args, tile)),
         scratch_(thread_scratch(rows_, padded_)) {}
 
   // All splits, folded as they come.
   void attend_all() {
     load_queries();
-    const std::uint32_t visible = tile_.first_position + tile_.tokens;
-    for (std::uint32_t split = 0; split < num_splits(tile_); ++split) {
+    const std::uint32_t end = tile_.first_position + tile_.tokens;
+    for (std::uint32_t split = splits_.begin; split < splits_.end; ++split) {
       const std::uint32_t next = (split + 1) * kAttentionSplitTokens;
-      attend(split, visible > next ? visible - next : 0);
+      attend(split, end > next ? end - next : 0);
       fold(split);
     }
     finish();
   }
 
-  // One split, left in the workspace.
+  // One split, left in the workspace; nothing where no query sees it.
   void attend_one(std::uint32_t split, std::uint32_t stride_splits) {
+    if (split < splits_.begin || split >= splits_.end) return;
     load_queries();
     attend(split, 0);
     for (std::size_t row = 0; row < rows_; ++row) {
-      if (scratch_.limits[row] == 0) continue;
+      if (scratch_.ranges[row].empty()) continue;
       float* to = workspace(row, split, stride_splits);
       const SoftmaxState& state = state_of(split);
       to[0] = state.max[row];
@@ -118,10 +136,10 @@ class TileHead {
 
   // Folds what attend_one left for every split.
   void combine(std::uint32_t stride_splits) {
-    for (std::uint32_t split = 0; split < num_splits(tile_); ++split) {
-      set_limits(split);
+    for (std::uint32_t split = splits_.begin; split < splits_.end; ++split) {
+      set_ranges(split);
       for (std::size_t row = 0; row < rows_; ++row) {
-        if (scratch_.limits[row] == 0) continue;
+        if (scratch_.ranges[row].empty()) continue;
         const float* from = workspace(row, split, stride_splits);
         const SoftmaxState& state = state_of(split);
         state.max[row] = from[0];
@@ -149,9 +167,12 @@ class TileHead {
     return host_ptr<float>(args_.workspace) + at * (args_.head_dim + 2U);
   }
 
-  // Every row sees the first split, so it starts the total; the others are folded into it.
+  // The tile's first split is where the totals of the rows that see it start; what the others give is folded.
   [[nodiscard]] const SoftmaxState& state_of(std::uint32_t split) const {
-    return split == 0 ? scratch_.total : scratch_.part;
+    return split == splits_.begin ? scratch_.total : scratch_.part;
+  }
+  [[nodiscard]] Visible visible_to(std::size_t row) const {
+    return visible(args_, std::uint64_t{tile_.first_position} + row / group_);
   }
 
   void load_queries() {
@@ -161,12 +182,15 @@ class TileHead {
     }
   }
 
-  void set_limits(std::uint32_t split) {
+  void set_ranges(std::uint32_t split) {
     const std::uint64_t start = std::uint64_t{split} * kAttentionSplitTokens;
+    const auto in_split = [start](std::uint64_t position) {
+      const std::uint64_t here = position > start ? position - start : 0;
+      return static_cast<std::uint32_t>(std::min<std::uint64_t>(here, kAttentionSplitTokens));
+    };
     for (std::size_t row = 0; row < rows_; ++row) {
-      const std::uint64_t visible = std::uint64_t{tile_.first_position} + row / group_ + 1;
-      const std::uint64_t here = visible > start ? visible - start : 0;
-      scratch_.limits[row] = static_cast<std::uint32_t>(std::min<std::uint64_t>(here, kAttentionSplitTokens));
+      const Visible keys = visible_to(row);
+      scratch_.ranges[row] = {in_split(keys.begin), in_split(keys.end)};
     }
   }
 
@@ -185,7 +209,7 @@ class TileHead {
 
   // `next_keys`: keys of the next split, where this thread goes on to it.
   void attend(std::uint32_t split, std::uint32_t next_keys) {
-    set_limits(split);
+    set_ranges(split);
     attend_split({.rows = rows_,
                   .head_dim = args_.head_dim,
                   .padded_dim = padded_,
@@ -195,17 +219,28 @@ class TileHead {
                   .start = split * kAttentionSplitTokens,
                   .next_keys = next_keys,
                   .q = scratch_.q,
-                  .limits = scratch_.limits,
+                  .ranges = scratch_.ranges,
                   .scores = scratch_.scores,
                   .tile = scratch_.tile,
                   .result = state_of(split)});
   }
 
   void fold(std::uint32_t split) {
-    if (split == 0) return;
+    if (split == splits_.begin) return;
     for (std::size_t row = 0; row < rows_; ++row) {
-      if (scratch_.limits[row] != 0) fold_row(scratch_.total, scratch_.part, row, padded_);
+      if (scratch_.ranges[row].empty()) continue;
+      if (visible_to(row).begin / kAttentionSplitTokens == split) {
+        start_total(row);
+      } else {
+        fold_row(scratch_.total, scratch_.part, row, padded_);
+      }
     }
+  }
+
+  void start_total(std::size_t row) {
+    scratch_.total.max[row] = scratch_.part.max[row];
+    scratch_.total.sum[row] = scratch_.part.sum[row];
+    std::copy_n(scratch_.part.values + row * padded_, padded_, scratch_.total.values + row * padded_);
   }
 
   void finish() {
@@ -221,6 +256,7 @@ class TileHead {
   const std::uint32_t group_;
   const std::size_t rows_;
   const std::size_t padded_;
+  const Splits splits_;
   Scratch& scratch_;
 };
 
@@ -275,15 +311,14 @@ std::vector<QueryTile> cut_tiles(const AttentionArgs& a, std::uint32_t num_token
 
 // Every split of every tile and KV head is a task of its own; a second pass folds them in order.
 void attend_by_splits(ThreadPool& pool, const AttentionArgs& args, const std::vector<QueryTile>& tiles,
-                      std::uint32_t stride_splits) {
+                      Splits splits, std::uint32_t stride_splits) {
   const std::size_t heads = args.num_kv_heads;
-  pool.parallel_for(tiles.size() * heads * stride_splits, 1, [&](std::size_t begin, std::size_t end) {
+  const std::size_t count = splits.end - splits.begin;
+  pool.parallel_for(tiles.size() * heads * count, 1, [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-      const QueryTile& tile = tiles[i / stride_splits / heads];
-      const auto split = static_cast<std::uint32_t>(i % stride_splits);
-      if (split >= num_splits(tile)) continue;
-      const auto head = static_cast<std::uint32_t>(i / stride_splits % heads);
-      TileHead(args, tile, head).attend_one(split, stride_splits);
+      const auto split = splits.begin + static_cast<std::uint32_t>(i % count);
+      const auto head = static_cast<std::uint32_t>(i / count % heads);
+      TileHead(args, tiles[i / count / heads], head).attend_one(split, stride_splits);
     }
   });
   pool.parallel_for(tiles.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
@@ -303,12 +338,17 @@ void paged_attention(ThreadPool& pool, const AttentionArgs& args) {
                     counts.num_tokens, counts.num_seqs, args.max_tokens, args.max_seqs));
   }
   const std::vector<QueryTile> tiles = cut_tiles(args, counts.num_tokens, counts.num_seqs);
-  std::uint32_t splits = 0;
-  for (const QueryTile& tile : tiles) splits = std::max(splits, num_splits(tile));
+  Splits splits{~std::uint32_t{0}, 0};
+  std::uint32_t most = 0;  // of one tile
+  for (const QueryTile& tile : tiles) {
+    const Splits own = splits_of(args, tile);
+    splits = {std::min(splits.begin, own.begin), std::max(splits.end, own.end)};
+    most = std::max(most, own.end - own.begin);
+  }
   const std::size_t tasks = tiles.size() * args.num_kv_heads;
   const bool workspace_fits = args.workspace != 0 && counts.num_tokens <= args.workspace_rows;
-  if (splits > 1 && workspace_fits && tasks < kTasksPerThread * pool.size()) {
-    return attend_by_splits(pool, args, tiles, splits);
+  if (most > 1 && workspace_fits && tasks < kTasksPerThread * pool.size()) {
+    return attend_by_splits(pool, args, tiles, splits, splits.end);
   }
   // Later tiles see more keys: longest first, so that the last task to end is a short one.
   pool.parallel_for(tasks, 1, [&](std::size_t begin, std::size_t end) {

@@ -14,19 +14,45 @@
 HWY_BEFORE_NAMESPACE();
 namespace metrale::kernels::HWY_NAMESPACE {
 
+// Rows [first, last) see some of the split, together the keys of `keys`, which starts with a group.
+struct Seen {
+  explicit Seen(const SplitTask& t) {
+    while (first < t.rows && t.ranges[first].end == 0) ++first;
+    last = first;
+    while (last < t.rows && !t.ranges[last].empty()) ++last;
+    if (last != first) keys = {t.ranges[first].begin / kGroup * kGroup, t.ranges[last - 1].end};
+  }
+
+  // Of them, those that see the tile at `at`.
+  [[nodiscard]] Seen of_tile(const KeyRange* ranges, std::uint32_t at) const {
+    Seen rows = *this;
+    while (ranges[rows.first].end <= at) ++rows.first;
+    while (ranges[rows.last - 1].begin >= at + kKeyTile) --rows.last;
+    return rows;
+  }
+
+  std::size_t first = 0;
+  std::size_t last = 0;
+  KeyRange keys;
+};
+
 // The groups of a split in the order in which they are read, then some of the next split's: while group i is
 // worked on, group i + distance is asked for. Reads jump from block to block, which hardware does not
 // foresee.
 class Ahead {
  public:
-  Ahead(const SplitTask& t, std::uint32_t keys) : groups_(keys) {
+  Ahead(const SplitTask& t, const Seen& seen)
+      : first_(seen.keys.begin), groups_((seen.keys.end - seen.keys.begin + kGroup - 1) / kGroup) {
     distance_ = kBytes / (kGroup * t.keys.row_bytes);
     distance_ = distance_ < 1 ? 1 : distance_ > kMost ? kMost : distance_;
-    const std::byte* nothing = t.keys.row(t.start);
+    const std::byte* nothing = t.keys.row(t.start + first_);
     std::size_t count = 0;
     if (t.keys.is_grouped()) {
-      for (std::uint32_t at = 0; at < keys; at += kGroup) order_[count++] = t.keys.row(t.start + at);
-      for (std::uint32_t at = 0; at < keys; at += kGroup) order_[count++] = t.values.row(t.start + at);
+      for (const HeadSide* side : {&t.keys, &t.values}) {
+        for (std::uint32_t at = first_; at < seen.keys.end; at += kGroup) {
+          order_[count++] = side->row(t.start + at);
+        }
+      }
       for (std::uint32_t at = 0; at < t.next_keys && at < kMost * kGroup; at += kGroup) {
         order_[count++] = t.keys.row(t.start + kAttentionSplitTokens + at);
       }
@@ -35,10 +61,10 @@ class Ahead {
   }
 
   [[nodiscard]] const std::byte* const* of_keys(std::size_t at) const {
-    return order_ + at / kGroup + distance_;
+    return order_ + (at - first_) / kGroup + distance_;
   }
   [[nodiscard]] const std::byte* const* of_values(std::size_t at) const {
-    return order_ + (groups_ + kGroup - 1) / kGroup + at / kGroup + distance_;
+    return order_ + groups_ + (at - first_) / kGroup + distance_;
   }
 
  private:
@@ -46,39 +72,42 @@ class Ahead {
   static constexpr std::size_t kMost = 8;
 
   const std::byte* order_[2 * kAttentionSplitTokens / kGroup + kMost + kTileGroups];
+  std::uint32_t first_;
   std::size_t groups_;
   std::size_t distance_;
 };
 
-// Scores of every row against the split's first `count` keys, which are stored as T.
+// Scores of every row against the keys that some row sees, which are stored as T.
 template <class T>
-void split_scores(const SplitTask& t, std::uint32_t count, const Ahead& ahead) {
-  std::size_t first = 0;  // the first row that sees the tile's first key
-  for (std::uint32_t at = 0; at < count; at += kKeyTile) {
-    while (t.limits[first] <= at) ++first;
+void split_scores(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
+  for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at += kKeyTile) {
+    const Seen rows = seen.of_tile(t.ranges, at);
+    const std::uint32_t count = seen.keys.end - at;
     const ScoreTile tile{t.q, t.padded_dim, t.head_dim, t.scale, t.scores + at};
     const std::byte* groups[kTileGroups];
-    t.keys.tile(t.start + at, count - at, groups);
-    if (t.rows - first <= kMaxDirect) {
-      const std::size_t here = count - at < kKeyTile ? count - at : kKeyTile;
-      for_row_groups(first, t.rows, [&](auto height, std::size_t row) {
+    t.keys.tile(t.start + at, count, groups);
+    if (rows.last - rows.first <= kMaxDirect) {
+      const std::size_t here = count < kKeyTile ? count : kKeyTile;
+      for_row_groups(rows.first, rows.last, [&](auto height, std::size_t row) {
         score_direct<T, height()>(tile, groups, ahead.of_keys(at), here, row);
       });
     } else {
       load_key_tile<T>(groups, t.head_dim, t.tile);
-      for_row_groups(first, t.rows,
+      for_row_groups(rows.first, rows.last,
                      [&](auto height, std::size_t row) { score_tile<height()>(tile, t.tile, row); });
     }
   }
 }
 
-// Turns a row of scores into weights; gives their maximum and sum.
-void softmax_row(float* scores, std::size_t limit, float& max, float& sum) {
+// Turns the scores of the keys that a row sees into weights; gives their maximum and sum.
+void softmax_row(float* scores, const KeyRange& keys, float& max, float& sum) {
   const FloatTag d;
-  const std::size_t padded = (limit + kLanes - 1) / kLanes * kLanes;
-  for (std::size_t j = limit; j < padded; ++j) scores[j] = -HUGE_VALF;
+  const std::size_t begin = keys.begin / kLanes * kLanes;
+  const std::size_t end = (keys.end + kLanes - 1) / kLanes * kLanes;
+  for (std::size_t j = begin; j < keys.begin; ++j) scores[j] = -HUGE_VALF;
+  for (std::size_t j = keys.end; j < end; ++j) scores[j] = -HUGE_VALF;
   Lanes16 best = set_lanes(-HUGE_VALF);
-  for (std::size_t j = 0; j < padded; j += kLanes) {
+  for (std::size_t j = begin; j < end; j += kLanes) {
 #pragma GCC unroll 2
     for (std::size_t k = 0; k < kParts; ++k) {
       best.part[k] = hn::Max(best.part[k], load_vec(scores + j + k * kVec));
@@ -87,7 +116,7 @@ void softmax_row(float* scores, std::size_t limit, float& max, float& sum) {
   max = max_lanes(best);
   const FloatVec shift = hn::Set(d, max);
   Lanes16 sums = set_lanes(0.0F);
-  for (std::size_t j = 0; j < padded; j += kLanes) {
+  for (std::size_t j = begin; j < end; j += kLanes) {
 #pragma GCC unroll 2
     for (std::size_t k = 0; k < kParts; ++k) {
       const FloatVec weight = exp_vec(hn::Sub(load_vec(scores + j + k * kVec), shift));
@@ -98,48 +127,46 @@ void softmax_row(float* scores, std::size_t limit, float& max, float& sum) {
   sum = sum_lanes(sums);
 }
 
-// Weighted sums over the split's first `count` values, which are stored as T. Rows below `first` see none.
+// Weighted sums over the values that some row sees, which are stored as T.
 template <class T>
-void split_values(const SplitTask& t, std::uint32_t count, std::size_t first, const Ahead& ahead) {
-  for (std::uint32_t at = 0; at < count; at += kKeyTile) {
-    const std::size_t end = at + kKeyTile < count ? at + kKeyTile : count;
-    while (t.limits[first] <= at) ++first;
+void split_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
+  for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at += kKeyTile) {
+    const Seen rows = seen.of_tile(t.ranges, at);
+    const std::uint32_t count = seen.keys.end - at;
     const ValueTile tile{t.scores + at, t.result.values, t.padded_dim};
     const std::byte* groups[kTileGroups];
-    t.values.tile(t.start + at, count - at, groups);
-    if (t.rows - first <= kMaxDirect && t.head_dim == t.padded_dim) {
-      add_tile(tile, StoredValues<T>{groups, ahead.of_values(at), t.head_dim}, t.limits, first, t.rows, at,
-               end);
+    t.values.tile(t.start + at, count, groups);
+    if (rows.last - rows.first <= kMaxDirect && t.head_dim == t.padded_dim) {
+      add_tile(tile, StoredValues<T>{groups, ahead.of_values(at), t.head_dim}, t.ranges, rows.first,
+               rows.last, at);
     } else {
-      for (std::size_t key = 0; key < end - at; ++key) {
+      for (std::size_t key = 0; key < count && key < kKeyTile; ++key) {
         const std::byte* row = groups[key / kGroup] + key % kGroup * t.values.row_bytes;
         widen_as(reinterpret_cast<const T*>(row), t.head_dim, t.tile + key * t.padded_dim);
       }
-      add_tile(tile, WidenedValues{t.tile, t.padded_dim}, t.limits, first, t.rows, at, end);
+      add_tile(tile, WidenedValues{t.tile, t.padded_dim}, t.ranges, rows.first, rows.last, at);
     }
   }
 }
 
 void attend(const SplitTask& t) {
-  const std::uint32_t count = t.limits[t.rows - 1];
-  if (count == 0) return;
-  std::size_t first = 0;
-  while (t.limits[first] == 0) ++first;
-  const Ahead ahead(t, count);
+  const Seen seen(t);
+  if (seen.first == seen.last) return;
+  const Ahead ahead(t, seen);
   if (t.keys.format == quant::KvFormat::kBf16) {
-    split_scores<hwy::bfloat16_t>(t, count, ahead);
+    split_scores<hwy::bfloat16_t>(t, seen, ahead);
   } else {
-    split_scores<float>(t, count, ahead);
+    split_scores<float>(t, seen, ahead);
   }
-  for (std::size_t row = first; row < t.rows; ++row) {
-    softmax_row(t.scores + row * kAttentionSplitTokens, t.limits[row], t.result.max[row], t.result.sum[row]);
+  for (std::size_t row = seen.first; row < seen.last; ++row) {
+    softmax_row(t.scores + row * kAttentionSplitTokens, t.ranges[row], t.result.max[row], t.result.sum[row]);
     float* values = t.result.values + row * t.padded_dim;
     for (std::size_t i = 0; i < t.padded_dim; i += kVec) store_vec(hn::Zero(FloatTag()), values + i);
   }
   if (t.values.format == quant::KvFormat::kBf16) {
-    split_values<hwy::bfloat16_t>(t, count, first, ahead);
+    split_values<hwy::bfloat16_t>(t, seen, ahead);
   } else {
-    split_values<float>(t, count, first, ahead);
+    split_values<float>(t, seen, ahead);
   }
 }
 

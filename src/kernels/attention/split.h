@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector code of attention: one KV head of a query tile against one split of the context, and the folding
 // of splits. docs/kernels.md states the arithmetic. Rows are (query token, query head of the group), token
-// first, so that the number of visible keys never decreases from row to row.
+// first, so that neither end of the range of visible keys ever goes back from row to row.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,13 @@ struct SoftmaxState {
   float* values = nullptr;  // [rows][padded head_dim]
 };
 
+// Keys [begin, end) of a split.
+struct KeyRange {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+  [[nodiscard]] bool empty() const { return begin >= end; }
+};
+
 struct SplitTask {
   std::size_t rows = 0;
   std::size_t head_dim = 0;
@@ -27,13 +34,13 @@ struct SplitTask {
   float scale = 0.0F;
   HeadSide keys;
   HeadSide values;
-  std::uint32_t start = 0;                // position of the split's first key
-  std::uint32_t next_keys = 0;            // keys of the split that this thread attends next: asked for early
-  const float* q = nullptr;               // [rows][padded_dim]
-  const std::uint32_t* limits = nullptr;  // [rows]: keys of the split that the row sees, never decreasing
-  float* scores = nullptr;                // scratch [rows][kAttentionSplitTokens]
-  float* tile = nullptr;                  // scratch [kKeyTile * padded_dim]
-  SoftmaxState result;                    // rows with a limit of 0 are left alone
+  std::uint32_t start = 0;           // position of the split's first key
+  std::uint32_t next_keys = 0;       // keys of the split that this thread attends next: asked for early
+  const float* q = nullptr;          // [rows][padded_dim]
+  const KeyRange* ranges = nullptr;  // [rows]: keys of the split that the row sees
+  float* scores = nullptr;           // scratch [rows][kAttentionSplitTokens]
+  float* tile = nullptr;             // scratch [kKeyTile * padded_dim]
+  SoftmaxState result;               // rows that see nothing are left alone
 };
 
 void attend_split(const SplitTask& task);

@@ -98,17 +98,30 @@ void add_values(const ValueTile& t, const Source& source, std::size_t row, std::
   for (; dim < t.stride; dim += kVec) add_values_at<kHeight, 1>(t, source, row, begin, end, dim);
 }
 
-// Adds the weighted values of the tile's keys below `end` to rows [first, rows), each up to its own limit.
-// `at` is the tile's first key in the split.
+// Adds the weighted values of the tile's keys to rows [first, rows), to each those that it sees. `at` is the
+// tile's first key in the split.
 template <class Source>
-void add_tile(const ValueTile& t, const Source& source, const std::uint32_t* limits, std::size_t first,
-              std::size_t rows, std::size_t at, std::size_t end) {
+void add_tile(const ValueTile& t, const Source& source, const KeyRange* ranges, std::size_t first,
+              std::size_t rows, std::size_t at) {
+  const auto in_tile = [at](std::size_t key) {
+    const std::size_t here = key > at ? key - at : 0;
+    return here < kKeyTile ? here : std::size_t{kKeyTile};
+  };
   for_row_groups(first, rows, [&](auto height, std::size_t row) {
-    const std::size_t common = limits[row] < end ? limits[row] : end;
-    add_values<height()>(t, source, row, 0, common - at);
-    for (std::size_t i = 1; i < height(); ++i) {
-      const std::size_t own = limits[row + i] < end ? limits[row + i] : end;
-      if (own > common) add_values<1>(t, source, row + i, common - at, own - at);
+    // What all rows of the group see is added in one go, between what some see before it and after it.
+    const std::size_t begin = in_tile(ranges[row + height() - 1].begin);
+    const std::size_t end = in_tile(ranges[row].end);
+    const std::size_t middle = begin < end ? begin : end;
+    for (std::size_t i = 0; i + 1 < height(); ++i) {
+      const std::size_t own = in_tile(ranges[row + i].begin);
+      if (own < middle) add_values<1>(t, source, row + i, own, middle);
+    }
+    if (begin < end) add_values<height()>(t, source, row, begin, end);
+    for (std::size_t i = 0; i < height(); ++i) {
+      const std::size_t own = in_tile(ranges[row + i].begin);
+      const std::size_t from = own > end ? own : end;
+      const std::size_t to = in_tile(ranges[row + i].end);
+      if (from < to) add_values<1>(t, source, row + i, from, to);
     }
   });
 }

@@ -26,6 +26,7 @@ struct AttentionShape {
   quant::ElementType type = quant::ElementType::kF32;
   quant::KvFormat k_format = quant::KvFormat::kBf16;
   quant::KvFormat v_format = quant::KvFormat::kBf16;
+  std::uint32_t window = 0;
 };
 
 // One sequence of a step: its last `queries` tokens of `context`.
@@ -225,6 +226,7 @@ class AttentionStep {
     args.k_format = shape_.k_format;
     args.v_format = shape_.v_format;
     args.scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+    args.window = shape_.window;
   }
 };
 
@@ -249,6 +251,7 @@ struct ModelRow {
   const std::size_t dim = shape.head_dim;
   const std::size_t group = shape.num_q_heads / shape.num_kv_heads;
   const double scale = 1.0F / std::sqrt(static_cast<float>(dim));
+  const std::size_t begin = shape.window != 0 && token >= shape.window ? token - shape.window + 1 : 0;
   ModelRow row;
   for (std::size_t head = 0; head < shape.num_q_heads; ++head) {
     const float* q = seq.q.data() + (std::size_t{token} * shape.num_q_heads + head) * dim;
@@ -257,7 +260,7 @@ struct ModelRow {
     };
     std::vector<double> scores;
     double score_error = 0;
-    for (std::size_t t = 0; t <= token; ++t) {
+    for (std::size_t t = begin; t <= token; ++t) {
       double dot = 0;
       double magnitude = 0;
       for (std::size_t d = 0; d < dim; ++d) {
@@ -276,9 +279,9 @@ struct ModelRow {
     for (std::size_t d = 0; d < dim; ++d) {
       double value = 0;
       double magnitude = 0;
-      for (std::size_t t = 0; t <= token; ++t) {
-        value += scores[t] / sum * at(seq.v, t)[d];
-        magnitude += scores[t] / sum * std::abs(at(seq.v, t)[d]);
+      for (std::size_t t = begin; t <= token; ++t) {
+        value += scores[t - begin] / sum * at(seq.v, t)[d];
+        magnitude += scores[t - begin] / sum * std::abs(at(seq.v, t)[d]);
       }
       row.out.push_back(value);
       row.tolerance.push_back(magnitude * (2 * score_error + 64 * 0x1p-24) +
