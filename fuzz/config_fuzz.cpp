@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const bool sound = config.num_kv_heads != 0 && config.num_q_heads % config.num_kv_heads == 0 &&
                        config.head_dim % 2 == 0 && config.head_dim <= 512 && config.rms_norm_eps > 0;
     if (!sound) std::abort();
-    for (const float frequency : metrale::engine::rope_inverse_frequencies(config)) {
+    if (config.layer_windows.size() != config.num_layers) std::abort();
+    for (const float frequency : metrale::engine::rope_inverse_frequencies(config.rope, config.head_dim)) {
       if (!std::isfinite(frequency)) std::abort();
     }
   } catch (const metrale::Error&) {

@@ -143,7 +143,7 @@ engine::EngineOptions engine_options(const GenerateFlags& flags, const engine::M
   engine::EngineOptions options;
   const std::uint64_t needed = std::max<std::uint64_t>(2, longest_prompt + flags.max_tokens);
   options.max_seq_len = flags.max_seq_len.value_or(
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, config.max_position_embeddings)));
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, config.max_positions())));
   options.max_batch_size =
       flags.max_batch_size.value_or(static_cast<std::uint32_t>(std::min(num_prompts, kDefaultMaxBatchSize)));
   options.max_batch_tokens = flags.max_batch_tokens;

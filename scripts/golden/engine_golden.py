@@ -42,19 +42,29 @@ def environment():
 
 
 @torch.inference_mode()
+def forward(model, ids, cache=None):
+    """FP32 [tokens][vocab] of the next tokens of a sequence, and the cache after them."""
+    # Dynamic scaling turns a whole pass by the angles of its last position: token by token each has its own.
+    dynamic = (getattr(model.config, "rope_scaling", None) or {}).get("rope_type") == "dynamic"
+    rows = []
+    for part in [[token] for token in ids] if dynamic else [ids]:
+        output = model(torch.tensor([part]), past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        rows.append(output.logits[0].float().numpy())
+    return np.concatenate(rows), cache
+
+
 def all_logits(model, ids):
-    """FP32 [tokens][vocab] of one sequence in one pass."""
-    return model(torch.tensor([ids])).logits[0].float().numpy()
+    """FP32 [tokens][vocab] of one sequence."""
+    return forward(model, ids)[0]
 
 
-@torch.inference_mode()
 def greedy(model, ids, count):
     """`count` tokens after `ids`, through the KV cache; EOS does not stop it. Returns ids and top1 - top2 margins."""
     chosen, margins, cache, step = [], [], None, list(ids)
     for _ in range(count):
-        output = model(torch.tensor([step]), past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
-        row = output.logits[0, -1].float().numpy()
+        rows, cache = forward(model, step, cache)
+        row = rows[-1]
         first, second = logit_rows.top_ids(row, 2)
         chosen.append(int(first))
         margins.append(row[first] - row[second])
@@ -140,23 +150,21 @@ def make_smollm2(directory, out):
 
 
 def build_tiny(variant):
-    """The model in FP32 with the checkpoint's rounded weights, and the digest of each tensor's bytes."""
-    config, dtype = variant["config"], variant["config"]["torch_dtype"]
-    state, digests = {}, {}
-    for name, shape in sorted(tiny_model.tensor_shapes(config).items()):
-        data = tiny_model.encode(tiny_model.tensor_values(variant["seed"], name, shape), dtype)
-        digests[name] = {"shape": list(shape), "xxh3_64": xxh3(data)}
-        state[name] = torch.from_numpy(tiny_model.decode(data, dtype, shape).copy())
-    if config["tie_word_embeddings"]:
+    """The model in FP32 with the checkpoint's rounded weights, and the digest of all tensors' names and bytes."""
+    config = variant["config"]
+    tensors = tiny_model.checkpoint(config, variant["seed"])
+    digest = xxh3(b"".join(name.encode() + data for name, (data, _) in tensors.items()))
+    state = {name: torch.from_numpy(values.copy()) for name, (_, values) in tensors.items() if values is not None}
+    if tiny_model.is_tied(config):
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    # A copy: LlamaConfig edits rope_scaling in place.
+    # A copy: configurations edit rope_scaling in place. FP8 weights are multiplied out above.
     settings = copy.deepcopy(config)
-    for key in ("architectures", "model_type", "torch_dtype"):
-        del settings[key]
-    llama = transformers.LlamaConfig(**settings, attn_implementation="eager")
-    model = transformers.LlamaForCausalLM(llama).float().eval()
+    for key in ("architectures", "torch_dtype", "quantization_config"):
+        settings.pop(key, None)
+    made = transformers.AutoConfig.for_model(**settings)
+    model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager").float().eval()
     model.load_state_dict(state, strict=True)
-    return model, digests
+    return model, digest
 
 
 def make_tiny(variant, out):
@@ -164,17 +172,16 @@ def make_tiny(variant, out):
     config_json, vocab = tiny_model.compact_json(config), config["vocab_size"]
     tokenizer_json = tiny_model.compact_json(tiny_model.tokenizer(vocab))
     tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json.decode())
-    model, digests = build_tiny(variant)
+    model, digest = build_tiny(variant)
     tokens = [tiny_model.prompt_ids(variant["seed"], index, vocab) for index in range(tiny_model.PROMPTS)]
     rows = np.stack([all_logits(model, ids) for ids in tokens])
     outcome = [greedy(model, ids, tiny_model.GREEDY_TOKENS) for ids in tokens]
     facts = {
-        "what": "Logits of a tiny Llama with weights made from a seed, computed in FP32 by Hugging Face transformers",
+        "what": "Logits of a tiny model with weights made from a seed, computed in FP32 by Hugging Face transformers",
         "environment": environment(),
         "seed": variant["seed"],
         "config": config,
-        "xxh3_64": {"config.json": xxh3(config_json), "tokenizer.json": xxh3(tokenizer_json)},
-        "tensors": digests,
+        "xxh3_64": {"config.json": xxh3(config_json), "tokenizer.json": xxh3(tokenizer_json), "tensors": digest},
         "texts": [{"text": text, "ids": tokenizer.encode(text).ids} for text in TEXTS],
         "greedy_stops_at_eos": False,
     }

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny Llama models whose weights are a function of integers. tests/support/tiny_model.h writes the same bytes from C++.
+"""Tiny models whose weights are a function of integers. tests/support/tiny_model.h writes the same bytes from C++.
 
 With FNV-1a (64 bits) of the tensor's name:
     key  = mix64(seed ^ fnv1a(name))
     w[i] = offset + ((mix64(key + i) >> 40) / 2^24 - 0.5) * scale     in FP32, then rounded to the checkpoint's type
-Norms have offset 1 and scale 0.5; embeddings scale 2; all else scale 0.5: attention is far from uniform and a mistake in
-a rotary angle or a mask shows in the logits.
+Norms have offset 1 (Gemma's, to which the model adds 1: offset 0) and scale 0.5; embeddings scale 2; all else scale
+0.5: attention is far from uniform and a mistake in a rotary angle or a mask shows in the logits.
+
+The matrices of an FP8 checkpoint but for the embedding and the head are
+    bits[i]  = mix64(key + i) >> 56, with the NaN codes 0x7F and 0xFF turned to 0x7E and 0xFE
+    scale[t] = (1 + (mix64(key of the scale's name + t) >> 62)) / 1024        in FP32, one a tensor or a tile
 """
 
 import json
@@ -14,7 +18,7 @@ import numpy as np
 
 from logit_rows import MASK, mix64
 
-PROMPTS = 3
+PROMPTS = 2
 PROMPT_TOKENS = 24
 GREEDY_TOKENS = 16
 
@@ -28,9 +32,17 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_type": "llama3",
 }
+FP8_TENSOR = {
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "tensor", "type": "float"}}},
+    "format": "float-quantized",
+    "ignore": ["lm_head"],
+    "quant_method": "compressed-tensors",
+}
+FP8_TILES = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
 
 
 def variant(name, seed, dtype, **changes):
+    """A Llama, changed; the value "absent" takes a field out."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
@@ -52,7 +64,7 @@ def variant(name, seed, dtype, **changes):
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,
         "torch_dtype": dtype,
-        "vocab_size": 320,
+        "vocab_size": 288,
     }
     for key, value in changes.items():
         if value == "absent":
@@ -60,6 +72,12 @@ def variant(name, seed, dtype, **changes):
         else:
             config[key] = value
     return {"name": name, "seed": seed, "config": config}
+
+
+def other(name, seed, dtype, architecture, model_type, **changes):
+    """Of another architecture: without Llama's own fields."""
+    return variant(name, seed, dtype, architectures=[architecture], model_type=model_type, mlp_bias="absent",
+                   **changes)
 
 
 VARIANTS = [
@@ -70,6 +88,27 @@ VARIANTS = [
     variant("tiny_linear", 7, "float16", rope_scaling={"factor": 4.0, "type": "linear"}, head_dim="absent",
             tie_word_embeddings=False, intermediate_size=96),
     variant("tiny_mqa", 4, "float32", num_key_value_heads=1, mlp_bias=True, rms_norm_eps=1e-06),
+    variant("tiny_yarn", 8, "float32", rope_theta=500.0, max_position_embeddings=256,
+            rope_scaling={"beta_fast": 4.0, "factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}),
+    # Its prompts go beyond the 16 positions of the unscaled model.
+    variant("tiny_dynamic", 9, "float32", max_position_embeddings=16,
+            rope_scaling={"factor": 8.0, "rope_type": "dynamic"}),
+    other("tiny_mistral", 10, "bfloat16", "MistralForCausalLM", "mistral", attention_bias="absent",
+          sliding_window=7, rope_theta=1000000.0, tie_word_embeddings=False),
+    # The first layer sees everything.
+    other("tiny_qwen2", 11, "bfloat16", "Qwen2ForCausalLM", "qwen2", attention_bias="absent", head_dim="absent",
+          max_window_layers=1, sliding_window=5, use_sliding_window=True),
+    other("tiny_qwen3", 12, "bfloat16", "Qwen3ForCausalLM", "qwen3", head_dim=32, num_key_value_heads=1,
+          sliding_window=None, use_sliding_window=False, tie_word_embeddings=False),
+    # Layers 0, 1 and 3 see a window.
+    other("tiny_gemma3", 13, "bfloat16", "Gemma3ForCausalLM", "gemma3_text", hidden_act="absent", head_dim=24,
+          hidden_activation="gelu_pytorch_tanh", num_hidden_layers=4, query_pre_attn_scalar=20, rms_norm_eps=1e-06,
+          rope_local_base_freq=1000.0, rope_scaling={"factor": 8.0, "rope_type": "linear"}, rope_theta=100000.0,
+          sliding_window=6, sliding_window_pattern=3, tie_word_embeddings="absent"),
+    variant("tiny_fp8_tensor", 14, "bfloat16", quantization_config=FP8_TENSOR),
+    # Matrices of two and three tiles, the last ones not full.
+    variant("tiny_fp8_tiles", 15, "bfloat16", head_dim=40, hidden_size=160, intermediate_size=272,
+            num_hidden_layers=2, quantization_config=FP8_TILES),
 ]
 
 
@@ -80,42 +119,116 @@ def fnv1a(text):
     return value
 
 
-def tensor_shapes(config):
-    hidden, ffn, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+def is_gemma(config):
+    return config["model_type"].startswith("gemma3")
+
+
+def is_tied(config):
+    return config.get("tie_word_embeddings", is_gemma(config))
+
+
+def layer_shapes(config):
+    """Name behind "model.layers.N." -> shape."""
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
     head_dim = config.get("head_dim", hidden // config["num_attention_heads"])
     q_rows = config["num_attention_heads"] * head_dim
     kv_rows = config["num_key_value_heads"] * head_dim
-    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
-    if not config["tie_word_embeddings"]:
-        shapes["lm_head.weight"] = (vocab, hidden)
-    attention = {"q_proj": (q_rows, hidden), "k_proj": (kv_rows, hidden), "v_proj": (kv_rows, hidden),
-                 "o_proj": (hidden, q_rows)}
-    mlp = {"gate_proj": (ffn, hidden), "up_proj": (ffn, hidden), "down_proj": (hidden, ffn)}
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        shapes[prefix + "input_layernorm.weight"] = (hidden,)
-        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
-        for block, parts, bias in (("self_attn", attention, config["attention_bias"]), ("mlp", mlp, config["mlp_bias"])):
-            for part, shape in parts.items():
-                shapes[f"{prefix}{block}.{part}.weight"] = shape
-                if bias:
-                    shapes[f"{prefix}{block}.{part}.bias"] = shape[:1]
+    shapes = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+    if is_gemma(config):
+        shapes |= {"pre_feedforward_layernorm.weight": (hidden,), "post_feedforward_layernorm.weight": (hidden,)}
+    if config["model_type"] in ("qwen3", "gemma3_text"):
+        shapes |= {"self_attn.q_norm.weight": (head_dim,), "self_attn.k_norm.weight": (head_dim,)}
+    qkv_bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
+    for name, shape, bias in (
+        ("self_attn.q_proj", (q_rows, hidden), qkv_bias),
+        ("self_attn.k_proj", (kv_rows, hidden), qkv_bias),
+        ("self_attn.v_proj", (kv_rows, hidden), qkv_bias),
+        ("self_attn.o_proj", (hidden, q_rows), config.get("attention_bias", False)),
+        ("mlp.gate_proj", (ffn, hidden), config.get("mlp_bias", False)),
+        ("mlp.up_proj", (ffn, hidden), config.get("mlp_bias", False)),
+        ("mlp.down_proj", (hidden, ffn), config.get("mlp_bias", False)),
+    ):
+        shapes[name + ".weight"] = shape
+        if bias:
+            shapes[name + ".bias"] = shape[:1]
     return shapes
 
 
-def tensor_values(seed, name, shape):
+def tensor_shapes(config):
+    """Of the model, FP8 scales not among them."""
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
+    if not is_tied(config):
+        shapes["lm_head.weight"] = (vocab, hidden)
+    for layer in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in layer_shapes(config).items()}
+    return shapes
+
+
+def tensor_key(seed, name):
+    return mix64(seed ^ fnv1a(name))
+
+
+def words(key, count):
+    with np.errstate(over="ignore"):
+        return mix64(np.arange(count, dtype=np.uint64) + np.uint64(key))
+
+
+def tensor_values(config, seed, name, shape):
     """FP32, before rounding to the checkpoint's type."""
     offset, scale = 0.0, 0.5
     if name.endswith("norm.weight"):
-        offset = 1.0
+        offset = 0.0 if is_gemma(config) else 1.0
     elif name == "model.embed_tokens.weight":
         scale = 2.0
-    key = mix64(seed ^ fnv1a(name))
-    count = int(np.prod(shape))
-    with np.errstate(over="ignore"):
-        words = mix64(np.arange(count, dtype=np.uint64) + np.uint64(key))
-    unit = (words >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24) - np.float32(0.5)
+    random = words(tensor_key(seed, name), int(np.prod(shape)))
+    unit = (random >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24) - np.float32(0.5)
     return (np.float32(offset) + unit * np.float32(scale)).reshape(shape)
+
+
+def is_fp8(config, name, shape):
+    return "quantization_config" in config and len(shape) == 2 and name.startswith("model.layers.")
+
+
+def fp8_bits(seed, name, shape):
+    bits = (words(tensor_key(seed, name), int(np.prod(shape))) >> np.uint64(56)).astype(np.uint8)
+    return np.where((bits & 0x7F) == 0x7F, bits ^ 1, bits).astype(np.uint8).reshape(shape)
+
+
+def fp8_scales(config, seed, name, shape):
+    """(name, FP32 array) of the scales of a matrix."""
+    tile = config["quantization_config"].get("weight_block_size")
+    full_name = name + ("_scale_inv" if tile else "_scale")
+    scale_shape = (-(-shape[0] // tile[0]), -(-shape[1] // tile[1])) if tile else (1,)
+    quarter = words(tensor_key(seed, full_name), int(np.prod(scale_shape))) >> np.uint64(62)
+    return full_name, ((1 + quarter.astype(np.float32)) / np.float32(1024)).reshape(scale_shape)
+
+
+def e4m3_values():
+    """FP32 of each of the 256 codes."""
+    codes = np.arange(256)
+    exponent, mantissa = (codes >> 3) & 15, codes & 7
+    value = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+    value[(codes & 0x7F) == 0x7F] = np.nan
+    return np.where(codes & 0x80, -value, value).astype(np.float32)
+
+
+def checkpoint(config, seed):
+    """name -> (bytes in the file, FP32 that the model computes with, or None for scales)."""
+    tensors = {}
+    dtype, codes = config["torch_dtype"], e4m3_values()
+    for name, shape in tensor_shapes(config).items():
+        if not is_fp8(config, name, shape):
+            data = encode(tensor_values(config, seed, name, shape), dtype)
+            tensors[name] = (data, decode(data, dtype, shape))
+            continue
+        bits = fp8_bits(seed, name, shape)
+        scale_name, scales = fp8_scales(config, seed, name, shape)
+        tile = config["quantization_config"].get("weight_block_size", shape)
+        spread = np.repeat(np.repeat(scales.reshape(-1, scales.shape[-1]), tile[0], 0), tile[1], 1)
+        tensors[name] = (bits.tobytes(), codes[bits] * spread[: shape[0], : shape[1]])
+        tensors[scale_name] = (scales.astype("<f4").tobytes(), None)
+    return dict(sorted(tensors.items()))
 
 
 def encode(values, dtype):

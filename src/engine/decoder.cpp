@@ -42,6 +42,7 @@ gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute) {
   model.num_q_heads = config.num_q_heads;
   model.num_kv_heads = config.num_kv_heads;
   model.head_dim = config.head_dim;
+  model.rope_tables = config.local_rope ? 2 : 1;
   model.intermediate = config.intermediate_size;
   model.vocab = config.vocab_size;
   return model;
@@ -82,7 +83,11 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
   stream_ = gpu::make_stream(gpu);
   kernels_ = std::make_unique<Kernels>(gpu);
-  const std::vector<float> frequencies = rope_inverse_frequencies(config);
+  std::vector<float> frequencies = rope_inverse_frequencies(config.rope, config.head_dim);
+  if (config.local_rope) {
+    const std::vector<float> local = rope_inverse_frequencies(*config.local_rope, config.head_dim);
+    frequencies.insert(frequencies.end(), local.begin(), local.end());
+  }
   inv_freq_ = gpu::DeviceBuffer(gpu, frequencies.size() * sizeof(float));
   gpu.copy_h2d_blocking(inv_freq_.ptr(), std::as_bytes(std::span(frequencies)));
 }

@@ -23,6 +23,7 @@ struct Decoder::Kernels {
         rope(gpu, kernels::kRope),
         linear(gpu, kernels::kLinear),
         silu_mul(gpu, kernels::kSiluMul),
+        gelu_tanh_mul(gpu, kernels::kGeluTanhMul),
         residual_add(gpu, kernels::kResidualAdd),
         kv_write(gpu, kernels::kKvWrite),
         attention(gpu, kernels::kPagedAttention),
@@ -34,7 +35,8 @@ struct Decoder::Kernels {
   gpu::BoundKernel<kernels::RopeTableArgs> rope_table;
   gpu::BoundKernel<kernels::RopeArgs> rope;
   gpu::BoundKernel<kernels::LinearArgs> linear;
-  gpu::BoundKernel<kernels::SiluMulArgs> silu_mul;
+  gpu::BoundKernel<kernels::GatedMulArgs> silu_mul;
+  gpu::BoundKernel<kernels::GatedMulArgs> gelu_tanh_mul;
   gpu::BoundKernel<kernels::ResidualAddArgs> residual_add;
   gpu::BoundKernel<kernels::KvWriteArgs> kv_write;
   gpu::BoundKernel<kernels::AttentionArgs> attention;

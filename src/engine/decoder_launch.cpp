@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of one step, in order. Arguments hold addresses and constants only, so that a captured step
 // replays.
-#include <cmath>
 #include <cstddef>
 
 #include <metrale/engine/decoder.h>
+#include <metrale/quant/float_convert.h>
 
 #include "engine/decoder_kernels.h"
 
@@ -17,6 +17,12 @@ namespace {
 
 std::uint32_t qkv_width(const ModelConfig& config) {
   return (config.num_q_heads + 2 * config.num_kv_heads) * config.head_dim;
+}
+
+// As the models were trained: a BF16 model has a BF16 factor.
+float embedding_scale(const ModelConfig& config, ElementType compute) {
+  const auto scale = static_cast<float>(config.embedding_scale);
+  return compute == ElementType::kBf16 ? quant::bf16_to_float(quant::float_to_bf16(scale)) : scale;
 }
 
 }  // namespace
@@ -42,48 +48,123 @@ void Decoder::launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows) {
                                       .vocab = config_->vocab_size,
                                       .table_type = weights_->matrix_type(),
                                       .out_type = ElementType::kF32,
-                                      .reserved = 0});
-  kernels_->rope_table(stream_.ref(), {.rows = rows,
-                                       .positions = step_address(layout_.positions),
-                                       .inv_freq = inv_freq_.ptr().address(),
-                                       .table = arena_.ptr(&ArenaSizes::rope_table).address(),
-                                       .max_rows = max_rows,
-                                       .half_dims = config_->head_dim / 2,
-                                       .factor = 1.0F,
-                                       .reserved = 0});
+                                      .scale = embedding_scale(*config_, options_.compute)});
+  launch_rope_tables(max_rows);
   for (std::size_t layer = 0; layer < weights_->layers().size(); ++layer) launch_layer(layer, max_rows);
   launch_head(max_logit_rows);
+}
+
+void Decoder::launch_rope_tables(std::uint32_t max_rows) {
+  const std::uint32_t half_dims = config_->head_dim / 2;
+  const auto launch = [&](const RopeConfig& rope, DevicePtr inv_freq, DevicePtr table) {
+    const RopeScaling& scaling = rope.scaling;
+    const bool dynamic = scaling.kind == RopeScalingKind::kDynamic;
+    kernels_->rope_table(stream_.ref(),
+                         {.rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens)),
+                          .positions = step_address(layout_.positions),
+                          .inv_freq = inv_freq.address(),
+                          .table = table.address(),
+                          .max_rows = max_rows,
+                          .half_dims = half_dims,
+                          .factor = static_cast<float>(scaling.attention_factor),
+                          .dynamic_theta = static_cast<float>(rope.theta),
+                          .dynamic_factor = static_cast<float>(scaling.factor),
+                          .dynamic_from = dynamic ? scaling.original_max_position : 0});
+  };
+  launch(config_->rope, inv_freq_.ptr(), arena_.ptr(&ArenaSizes::rope_table));
+  if (config_->local_rope) {
+    launch(*config_->local_rope, inv_freq_.ptr().offset(std::uint64_t{half_dims} * sizeof(float)),
+           local_rope_table());
+  }
+}
+
+DevicePtr Decoder::local_rope_table() const {
+  const std::uint64_t floats = std::uint64_t{limits_.max_batch_tokens} * config_->head_dim;
+  return arena_.ptr(&ArenaSizes::rope_table).offset(floats * sizeof(float));
 }
 
 void Decoder::launch_layer(std::size_t layer, std::uint32_t max_rows) {
   const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
   const LayerWeights& weights = weights_->layers()[layer];
-  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.input_norm, max_rows);
-  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.qkv, arena_.ptr(&ArenaSizes::qkv_output),
-                options_.compute, max_rows);
+  const DevicePtr normalised = arena_.ptr(&ArenaSizes::norm_output);
+  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.attn_norm, normalised, options_.compute,
+              max_rows);
+  launch_linear(rows, normalised, weights.qkv, arena_.ptr(&ArenaSizes::qkv_output), options_.compute,
+                max_rows);
   launch_attention(layer, max_rows);
   launch_linear(rows, arena_.ptr(&ArenaSizes::attn_output), weights.o, arena_.ptr(&ArenaSizes::branch_output),
                 ElementType::kF32, max_rows);
-  launch_residual_add(rows, max_rows);
+  launch_branch_add(weights.attn_post_norm, max_rows);
 
-  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.post_attn_norm, max_rows);
-  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.gate,
-                arena_.ptr(&ArenaSizes::expert_gate_out), options_.compute, max_rows);
-  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.up,
-                arena_.ptr(&ArenaSizes::expert_up_out), options_.compute, max_rows);
-  kernels_->silu_mul(stream_.ref(), {.rows = rows,
-                                     .gate = arena_.ptr(&ArenaSizes::expert_gate_out).address(),
-                                     .up = arena_.ptr(&ArenaSizes::expert_up_out).address(),
-                                     .out = arena_.ptr(&ArenaSizes::expert_gate_out).address(),
-                                     .max_rows = max_rows,
-                                     .width = config_->intermediate_size,
-                                     .in_stride = config_->intermediate_size,
-                                     .out_stride = config_->intermediate_size,
-                                     .type = options_.compute,
-                                     .reserved = 0});
-  launch_linear(rows, arena_.ptr(&ArenaSizes::expert_gate_out), weights.down,
-                arena_.ptr(&ArenaSizes::branch_output), ElementType::kF32, max_rows);
-  launch_residual_add(rows, max_rows);
+  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.ffn_norm, normalised, options_.compute,
+              max_rows);
+  launch_mlp(weights, max_rows);
+  launch_branch_add(weights.ffn_post_norm, max_rows);
+}
+
+void Decoder::launch_mlp(const LayerWeights& weights, std::uint32_t max_rows) {
+  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
+  const DevicePtr normalised = arena_.ptr(&ArenaSizes::norm_output);
+  const DevicePtr gate = arena_.ptr(&ArenaSizes::expert_gate_out);
+  const DevicePtr up = arena_.ptr(&ArenaSizes::expert_up_out);
+  launch_linear(rows, normalised, weights.gate, gate, options_.compute, max_rows);
+  launch_linear(rows, normalised, weights.up, up, options_.compute, max_rows);
+  const auto& gated_mul =
+      config_->activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_tanh_mul;
+  gated_mul(stream_.ref(), {.rows = rows,
+                            .gate = gate.address(),
+                            .up = up.address(),
+                            .out = gate.address(),
+                            .max_rows = max_rows,
+                            .width = config_->intermediate_size,
+                            .in_stride = config_->intermediate_size,
+                            .out_stride = config_->intermediate_size,
+                            .type = options_.compute,
+                            .reserved = 0});
+  launch_linear(rows, gate, weights.down, arena_.ptr(&ArenaSizes::branch_output), ElementType::kF32,
+                max_rows);
+}
+
+// Each head on its own, in place.
+void Decoder::launch_head_norm(DevicePtr heads, std::uint32_t num_heads, DevicePtr weight,
+                               std::uint32_t max_rows) {
+  const std::uint32_t width = qkv_width(*config_);
+  kernels_->rms_norm(stream_.ref(),
+                     {.rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens)),
+                      .in = heads.address(),
+                      .weight = weight.address(),
+                      .out = heads.address(),
+                      .max_rows = max_rows,
+                      .width = config_->head_dim,
+                      .in_stride = width,
+                      .out_stride = width,
+                      .in_type = options_.compute,
+                      .weight_type = ElementType::kF32,
+                      .out_type = options_.compute,
+                      .epsilon = config_->rms_norm_eps,
+                      .groups = num_heads});
+}
+
+// Queries and keys as attention takes them: normalised where the model does that, and turned by their
+// positions.
+void Decoder::launch_rope(std::size_t layer, DevicePtr q, DevicePtr k, std::uint32_t max_rows) {
+  if (config_->qk_norm) {
+    launch_head_norm(q, config_->num_q_heads, weights_->layers()[layer].q_norm, max_rows);
+    launch_head_norm(k, config_->num_kv_heads, weights_->layers()[layer].k_norm, max_rows);
+  }
+  const bool is_local = config_->layer_windows[layer] != 0 && config_->local_rope;
+  const DevicePtr table = is_local ? local_rope_table() : arena_.ptr(&ArenaSizes::rope_table);
+  // The heads of both lie side by side.
+  kernels_->rope(stream_.ref(),
+                 {.rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens)),
+                  .table = table.address(),
+                  .data = q.address(),
+                  .max_rows = max_rows,
+                  .stride = qkv_width(*config_),
+                  .num_heads = config_->num_q_heads + config_->num_kv_heads,
+                  .head_dim = config_->head_dim,
+                  .rotary_dim = config_->head_dim,
+                  .type = options_.compute});
 }
 
 void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
@@ -92,21 +173,13 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
   const quant::KvDtype dtype = cache_->dtype_for_layer(kv_layer);
   const std::uint32_t width = qkv_width(*config_);
   const std::uint64_t element = quant::element_bytes(options_.compute);
-  const std::uint64_t q = arena_.ptr(&ArenaSizes::qkv_output).address();
-  const std::uint64_t k = q + std::uint64_t{config_->num_q_heads} * config_->head_dim * element;
-  const std::uint64_t v = k + std::uint64_t{config_->num_kv_heads} * config_->head_dim * element;
-  kernels_->rope(stream_.ref(), {.rows = rows,
-                                 .table = arena_.ptr(&ArenaSizes::rope_table).address(),
-                                 .data = q,
-                                 .max_rows = max_rows,
-                                 .stride = width,
-                                 .num_heads = config_->num_q_heads + config_->num_kv_heads,
-                                 .head_dim = config_->head_dim,
-                                 .rotary_dim = config_->head_dim,
-                                 .type = options_.compute});
+  const DevicePtr q = arena_.ptr(&ArenaSizes::qkv_output);
+  const DevicePtr k = q.offset(std::uint64_t{config_->num_q_heads} * config_->head_dim * element);
+  const DevicePtr v = k.offset(std::uint64_t{config_->num_kv_heads} * config_->head_dim * element);
+  launch_rope(layer, q, k, max_rows);
   kernels_->kv_write(stream_.ref(), {.rows = rows,
-                                     .k = k,
-                                     .v = v,
+                                     .k = k.address(),
+                                     .v = v.address(),
                                      .slots = step_address(layout_.slots),
                                      .k_pool = cache_->k_pool_ptr(kv_layer).address(),
                                      .v_pool = cache_->v_pool_ptr(kv_layer).address(),
@@ -121,7 +194,7 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                      .v_format = dtype.v,
                                      .reserved = 0});
   kernels_->attention(stream_.ref(), {.counts = step_address(layout_.counts),
-                                      .q = q,
+                                      .q = q.address(),
                                       .out = arena_.ptr(&ArenaSizes::attn_output).address(),
                                       .k_pool = cache_->k_pool_ptr(kv_layer).address(),
                                       .v_pool = cache_->v_pool_ptr(kv_layer).address(),
@@ -143,8 +216,8 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                       .type = options_.compute,
                                       .k_format = dtype.k,
                                       .v_format = dtype.v,
-                                      .scale = 1.0F / std::sqrt(static_cast<float>(config_->head_dim)),
-                                      .window = 0,
+                                      .scale = static_cast<float>(config_->attention_scale),
+                                      .window = config_->layer_windows[layer],
                                       .reserved = 0});
 }
 
@@ -159,7 +232,8 @@ void Decoder::launch_head(std::uint32_t max_logit_rows) {
                                         .width = config_->hidden_size,
                                         .in_rows = limits_.max_batch_tokens,
                                         .type = ElementType::kF32});
-  launch_norm(rows, arena_.ptr(&ArenaSizes::branch_output), weights_->final_norm(), max_logit_rows);
+  launch_norm(rows, arena_.ptr(&ArenaSizes::branch_output), weights_->final_norm(),
+              arena_.ptr(&ArenaSizes::norm_output), options_.compute, max_logit_rows);
   launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights_->lm_head(),
                 arena_.ptr(&ArenaSizes::logits), ElementType::kF32, max_logit_rows);
   kernels_->argmax(stream_.ref(), {.rows = rows,
@@ -169,18 +243,19 @@ void Decoder::launch_head(std::uint32_t max_logit_rows) {
                                    .vocab = config_->vocab_size});
 }
 
-void Decoder::launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, std::uint32_t max_rows) {
+void Decoder::launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, DevicePtr out,
+                          ElementType out_type, std::uint32_t max_rows) {
   kernels_->rms_norm(stream_.ref(), {.rows = rows,
                                      .in = in.address(),
                                      .weight = weight.address(),
-                                     .out = arena_.ptr(&ArenaSizes::norm_output).address(),
+                                     .out = out.address(),
                                      .max_rows = max_rows,
                                      .width = config_->hidden_size,
                                      .in_stride = config_->hidden_size,
                                      .out_stride = config_->hidden_size,
                                      .in_type = ElementType::kF32,
                                      .weight_type = ElementType::kF32,
-                                     .out_type = options_.compute,
+                                     .out_type = out_type,
                                      .epsilon = config_->rms_norm_eps});
 }
 
@@ -201,9 +276,13 @@ void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeight
                                    .out_type = out_type});
 }
 
-void Decoder::launch_residual_add(std::uint64_t rows, std::uint32_t max_rows) {
+// Adds what attention or the MLP gave to the residual stream, normalised before where the model does that.
+void Decoder::launch_branch_add(DevicePtr post_norm, std::uint32_t max_rows) {
+  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
+  const DevicePtr branch = arena_.ptr(&ArenaSizes::branch_output);
+  if (!post_norm.is_null()) launch_norm(rows, branch, post_norm, branch, ElementType::kF32, max_rows);
   kernels_->residual_add(stream_.ref(), {.rows = rows,
-                                         .in = arena_.ptr(&ArenaSizes::branch_output).address(),
+                                         .in = branch.address(),
                                          .accum = arena_.ptr(&ArenaSizes::residual).address(),
                                          .max_rows = max_rows,
                                          .width = config_->hidden_size,

@@ -7,6 +7,7 @@
 #include <metrale/engine/engine.h>
 #include <metrale/gpu/resource.h>
 
+#include "engine/checkpoint.h"
 #include "engine/sequence.h"
 
 namespace metrale::engine {
@@ -18,9 +19,10 @@ gpu::EngineLimits resolve_limits(const EngineOptions& options, const ModelConfig
                            .max_batch_tokens = options.max_batch_tokens,
                            .block_size = options.block_size};
   if (limits.max_seq_len == 0) limits.max_seq_len = config.max_position_embeddings;
-  if (limits.max_seq_len > config.max_position_embeddings) {
-    throw InvalidArgument(fmt::format("max_seq_len {} is beyond the model's max_position_embeddings ({})",
-                                      limits.max_seq_len, config.max_position_embeddings));
+  if (limits.max_seq_len > config.max_positions()) {
+    throw InvalidArgument(
+        fmt::format("max_seq_len {} is beyond the {} positions of the model (max_position_embeddings)",
+                    limits.max_seq_len, config.max_positions()));
   }
   limits.validate();
   return limits;

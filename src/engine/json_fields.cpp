@@ -11,6 +11,16 @@
 
 namespace metrale::engine {
 
+namespace {
+
+std::string shown(const nlohmann::json* value) {
+  if (value == nullptr) return "absent";
+  std::string text = value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text.size() > 80 ? text.substr(0, 77) + "..." : text;
+}
+
+}  // namespace
+
 nlohmann::json parse_json_object(const std::string& text, const std::string& path) {
   try {
     nlohmann::json value = nlohmann::json::parse(text);
@@ -29,6 +39,17 @@ JsonFields::JsonFields(const nlohmann::json& object, const std::string& path, st
 const nlohmann::json* JsonFields::find(std::string_view name) const {
   const auto found = object_->find(name);
   return found == object_->end() || found->is_null() ? nullptr : &*found;
+}
+
+bool JsonFields::is_null(std::string_view name) const {
+  const auto found = object_->find(name);
+  return found != object_->end() && found->is_null();
+}
+
+JsonFields JsonFields::object(std::string_view name) const {
+  const nlohmann::json* value = find(name);
+  if (value == nullptr || !value->is_object()) fail(name, "an object");
+  return {*value, *path_, fmt::format("{}{}.", prefix_, name)};
 }
 
 std::optional<std::uint32_t> JsonFields::count(std::string_view name, std::uint32_t minimum) const {
@@ -95,12 +116,15 @@ double JsonFields::positive(std::string_view name, double otherwise) const {
   return value;
 }
 
+void JsonFields::refuse(std::string_view name) const {
+  throw Unsupported(fmt::format("'{}': this engine", *path_),
+                    fmt::format("{}{} = {}", prefix_, name, shown(find(name))));
+}
+
 void JsonFields::fail(std::string_view name, std::string_view expectation) const {
-  const nlohmann::json* value = find(name);
-  std::string got = value == nullptr ? "absent" : value->dump();
-  if (got.size() > 80) got = got.substr(0, 77) + "...";
-  throw FormatError(*path_, 0,
-                    fmt::format("field \"{}{}\" is {}; expected {}", prefix_, name, got, expectation));
+  throw FormatError(
+      *path_, 0,
+      fmt::format("field \"{}{}\" is {}; expected {}", prefix_, name, shown(find(name)), expectation));
 }
 
 }  // namespace metrale::engine

@@ -24,6 +24,11 @@ class JsonFields {
   // A member that is absent or null counts as not there.
   [[nodiscard]] const nlohmann::json* find(std::string_view name) const;
 
+  // The member is there and null.
+  [[nodiscard]] bool is_null(std::string_view name) const;
+  // The members of an object; throws FormatError where it is absent or none.
+  [[nodiscard]] JsonFields object(std::string_view name) const;
+
   // Each throws FormatError where the member is there and is not of the type or in the range.
   [[nodiscard]] std::optional<std::uint32_t> count(std::string_view name, std::uint32_t minimum = 1) const;
   [[nodiscard]] std::optional<double> number(std::string_view name) const;
@@ -38,6 +43,8 @@ class JsonFields {
   // A finite number above zero, or the default where absent.
   [[nodiscard]] double positive(std::string_view name, double otherwise) const;
 
+  // Throws Unsupported for a value that is well-formed and that this engine does not have.
+  [[noreturn]] void refuse(std::string_view name) const;
   [[noreturn]] void fail(std::string_view name, std::string_view expectation) const;
 
  private:

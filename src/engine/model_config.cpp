@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 #include <cmath>
 #include <filesystem>
-#include <numbers>
 
 #include <fmt/format.h>
 
@@ -11,98 +9,68 @@
 #include <metrale/engine/model_config.h>
 #include <metrale/sampling/params.h>
 
+#include "engine/architecture.h"
 #include "engine/json_fields.h"
+#include "engine/rope_fields.h"
 
 namespace metrale::engine {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 16U << 20;
 
-void read_architecture(const JsonFields& fields, const std::string& path, ModelConfig& config) {
-  const nlohmann::json* list = fields.find("architectures");
-  if (list != nullptr) {
-    if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
-      fields.fail("architectures", "an array with one name");
-    }
-    config.architecture = list->front().get<std::string>();
-  } else if (fields.text("model_type") == "llama") {
-    config.architecture = "LlamaForCausalLM";
-  } else {
-    fields.fail("architectures", "an array with one name");
-  }
-  if (config.architecture != "LlamaForCausalLM") {
-    throw Unsupported(fmt::format("'{}': this engine", path),
-                      fmt::format("architecture \"{}\" (it has: LlamaForCausalLM)", config.architecture));
-  }
-  const std::string activation = fields.text("hidden_act").value_or("silu");
-  if (activation != "silu") {
-    throw Unsupported(fmt::format("'{}': this engine", path), fmt::format("hidden_act \"{}\"", activation));
-  }
-  if (fields.find("quantization_config") != nullptr) {
-    throw Unsupported(fmt::format("'{}': this engine", path), "quantized checkpoints (quantization_config)");
-  }
+Activation read_activation(const JsonFields& fields, std::string_view otherwise) {
+  // Gemma spells it hidden_activation, and some of its files have both.
+  const char* field = fields.find("hidden_activation") != nullptr ? "hidden_activation" : "hidden_act";
+  const std::string name = fields.text(field).value_or(std::string(otherwise));
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  fields.refuse(field);
 }
 
-void read_heads(const JsonFields& fields, ModelConfig& config) {
-  config.num_q_heads = fields.required_count("num_attention_heads");
-  config.num_kv_heads = fields.count("num_key_value_heads").value_or(config.num_q_heads);
+// "num_key_value_heads" absent means the architecture's default, null as many as there are query heads.
+std::uint32_t read_kv_heads(const JsonFields& fields, const Architecture& architecture,
+                            std::uint32_t q_heads) {
+  if (const auto given = fields.count("num_key_value_heads")) return *given;
+  const bool has_default = architecture.num_kv_heads != 0 && !fields.is_null("num_key_value_heads");
+  return has_default ? architecture.num_kv_heads : q_heads;
+}
+
+void read_heads(const JsonFields& fields, const Architecture& architecture, ModelConfig& config) {
+  config.num_q_heads = architecture.num_q_heads != 0
+                           ? fields.count("num_attention_heads").value_or(architecture.num_q_heads)
+                           : fields.required_count("num_attention_heads");
+  config.num_kv_heads = read_kv_heads(fields, architecture, config.num_q_heads);
   if (config.num_q_heads % config.num_kv_heads != 0) {
     fields.fail("num_key_value_heads",
                 fmt::format("a divisor of num_attention_heads ({})", config.num_q_heads));
   }
-  const auto head_dim = fields.count("head_dim");
+  auto head_dim = fields.count("head_dim");
+  if (!head_dim && architecture.head_dim != 0 && !fields.is_null("head_dim"))
+    head_dim = architecture.head_dim;
   if (!head_dim && config.hidden_size % config.num_q_heads != 0) {
     fields.fail("num_attention_heads",
                 fmt::format("a divisor of hidden_size ({}) where head_dim is absent", config.hidden_size));
   }
   config.head_dim = head_dim.value_or(config.hidden_size / config.num_q_heads);
   if (config.head_dim % 2 != 0 || config.head_dim > 512) fields.fail("head_dim", "an even number up to 512");
+  config.attention_scale = 1 / std::sqrt(static_cast<double>(config.head_dim));
 }
 
-RopeScaling read_rope_scaling(const nlohmann::json& object, const std::string& path, std::string_view name,
-                              std::uint32_t max_position) {
-  if (!object.is_object()) throw FormatError(path, 0, fmt::format("field \"{}\" is not an object", name));
-  const JsonFields fields(object, path, fmt::format("{}.", name));
-  const auto old_name = fields.text("type");
-  const std::string kind = fields.text("rope_type").value_or(old_name.value_or("default"));
-  RopeScaling scaling;
-  if (kind == "default") return scaling;
-  if (kind != "linear" && kind != "llama3") {
-    throw Unsupported(fmt::format("'{}': this engine", path),
-                      fmt::format("rope type \"{}\" (it has: default, linear, llama3)", kind));
+void read_sizes(const JsonFields& fields, const Architecture& architecture, ModelConfig& config) {
+  config.hidden_size = fields.required_count("hidden_size");
+  config.intermediate_size = fields.required_count("intermediate_size");
+  config.num_layers = fields.required_count("num_hidden_layers");
+  if (config.num_layers > 65'535) fields.fail("num_hidden_layers", "at most 65535");
+  config.vocab_size = architecture.vocab_size != 0
+                          ? fields.count("vocab_size").value_or(architecture.vocab_size)
+                          : fields.required_count("vocab_size");
+  if (config.vocab_size > sampling::kMaxVocabSize) {
+    fields.fail("vocab_size", fmt::format("at most {}", sampling::kMaxVocabSize));
   }
-  if (fields.find("factor") == nullptr) fields.fail("factor", "a number of at least 1");
-  scaling.factor = fields.positive("factor", 1);
-  if (scaling.factor < 1) fields.fail("factor", "a number of at least 1");
-  if (kind == "linear") {
-    scaling.kind = RopeScalingKind::kLinear;
-    return scaling;
-  }
-  scaling.kind = RopeScalingKind::kLlama3;
-  scaling.low_freq_factor = fields.positive("low_freq_factor", 1);
-  scaling.high_freq_factor = fields.positive("high_freq_factor", 4);
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    fields.fail("high_freq_factor", "a number above low_freq_factor");
-  }
-  scaling.original_max_position = fields.count("original_max_position_embeddings").value_or(max_position);
-  return scaling;
-}
-
-void read_rope(const JsonFields& fields, const std::string& path, ModelConfig& config) {
-  config.rope_theta = fields.positive("rope_theta", 10'000);
-  // Newer files keep theta and scaling together under rope_parameters.
-  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* object = fields.find(name);
-    if (object == nullptr) continue;
-    config.rope_scaling = read_rope_scaling(*object, path, name, config.max_position_embeddings);
-    config.rope_theta =
-        JsonFields(*object, path, fmt::format("{}.", name)).positive("rope_theta", config.rope_theta);
-  }
-  if (fields.number("partial_rotary_factor").value_or(1) != 1) {
-    throw Unsupported(fmt::format("'{}': this engine", path), "partial_rotary_factor other than 1");
-  }
-  // Below 1 the pairs would turn ever faster, up to infinity.
-  if (config.rope_theta < 1) fields.fail("rope_theta", "a number of at least 1");
+  config.max_position_embeddings =
+      fields.count("max_position_embeddings").value_or(architecture.max_positions);
+  config.rms_norm_eps = static_cast<float>(fields.positive("rms_norm_eps", 1e-6));
+  if (config.rms_norm_eps <= 0) fields.fail("rms_norm_eps", "a number above 0 in FP32");
 }
 
 std::optional<quant::ElementType> read_dtype(const JsonFields& fields) {
@@ -115,6 +83,37 @@ std::optional<quant::ElementType> read_dtype(const JsonFields& fields) {
     fields.fail(name, "bfloat16, float16 or float32");
   }
   return std::nullopt;
+}
+
+// compressed-tensors: every group's weights are floats of 8 bits.
+bool are_compressed_fp8(const JsonFields& quantization) {
+  const nlohmann::json* groups = quantization.find("config_groups");
+  if (groups == nullptr || !groups->is_object() || groups->empty()) return false;
+  for (const auto& group : *groups) {
+    if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return false;
+    const nlohmann::json& weights = group["weights"];
+    if (weights.value("type", "") != "float" || weights.value("num_bits", 0) != 8) return false;
+  }
+  return true;
+}
+
+void read_quantization(const JsonFields& fields, ModelConfig& config) {
+  if (fields.find("quantization_config") == nullptr) return;
+  const JsonFields quantization = fields.object("quantization_config");
+  const std::string method = quantization.text("quant_method").value_or("");
+  const bool is_fp8 = method == "fp8" || method == "fbgemm_fp8" ||
+                      (method == "modelopt" && quantization.text("quant_algo").value_or("") == "FP8") ||
+                      (method == "compressed-tensors" && are_compressed_fp8(quantization));
+  if (!is_fp8) fields.refuse("quantization_config");
+  const nlohmann::json* tile = quantization.find("weight_block_size");
+  if (tile == nullptr) return;
+  const auto is_size = [](const nlohmann::json& n) {
+    return n.is_number_unsigned() && n.get<std::uint64_t>() >= 1 && n.get<std::uint64_t>() <= 65'536;
+  };
+  if (!tile->is_array() || tile->size() != 2 || !is_size((*tile)[0]) || !is_size((*tile)[1])) {
+    quantization.fail("weight_block_size", "two whole numbers from 1 to 65536");
+  }
+  config.fp8_tile = {.rows = (*tile)[0].get<std::uint32_t>(), .columns = (*tile)[1].get<std::uint32_t>()};
 }
 
 void check_token_ids(const JsonFields& fields, std::string_view name, const std::vector<std::int32_t>& ids,
@@ -135,31 +134,53 @@ void read_special_tokens(const JsonFields& fields, ModelConfig& config) {
   if (!eos.empty()) config.eos_ids = eos;
 }
 
+std::optional<float> read_number(const JsonFields& fields, std::string_view name, double low, double high) {
+  const auto value = fields.number(name);
+  if (value && (*value < low || *value > high)) {
+    fields.fail(name, fmt::format("a number from {} to {}", low, high));
+  }
+  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
+}
+
+void read_generation_defaults(const JsonFields& fields, GenerationDefaults& defaults) {
+  // Without do_sample transformers takes the most likely token and ignores the rest.
+  if (!fields.boolean("do_sample").value_or(false)) return;
+  defaults.temperature = read_number(fields, "temperature", 0, 100).value_or(1.0F);
+  defaults.top_k = fields.count("top_k", 0);
+  defaults.top_p = read_number(fields, "top_p", 0, 1);
+  defaults.min_p = read_number(fields, "min_p", 0, 1);
+  defaults.repetition_penalty = read_number(fields, "repetition_penalty", 1e-3, 1e3);
+}
+
 }  // namespace
+
+std::uint32_t ModelConfig::max_positions() const {
+  if (rope.scaling.kind != RopeScalingKind::kDynamic) return max_position_embeddings;
+  const double reach = max_position_embeddings * rope.scaling.factor;
+  return static_cast<std::uint32_t>(std::min(reach, 2147483647.0));
+}
 
 ModelConfig parse_model_config(const std::string& text, const std::string& path) {
   const nlohmann::json json = parse_json_object(text, path);
-  const JsonFields fields(json, path);
+  const JsonFields top(json, path);
+  const Architecture& architecture = find_architecture(top, path);
   ModelConfig config;
-  read_architecture(fields, path, config);
-  config.hidden_size = fields.required_count("hidden_size");
-  config.intermediate_size = fields.required_count("intermediate_size");
-  config.num_layers = fields.required_count("num_hidden_layers");
-  if (config.num_layers > 65'535) fields.fail("num_hidden_layers", "at most 65535");
-  config.vocab_size = fields.required_count("vocab_size");
-  if (config.vocab_size > sampling::kMaxVocabSize) {
-    fields.fail("vocab_size", fmt::format("at most {}", sampling::kMaxVocabSize));
-  }
-  config.max_position_embeddings = fields.count("max_position_embeddings").value_or(2048);
-  config.rms_norm_eps = static_cast<float>(fields.positive("rms_norm_eps", 1e-6));
-  if (config.rms_norm_eps <= 0) fields.fail("rms_norm_eps", "a number above 0 in FP32");
-  read_heads(fields, config);
-  read_rope(fields, path, config);
-  config.tie_word_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
-  config.attention_bias = fields.boolean("attention_bias").value_or(false);
-  config.mlp_bias = fields.boolean("mlp_bias").value_or(false);
-  config.dtype = read_dtype(fields);
+  config.architecture = architecture.name;
+  // A model with other inputs keeps its decoder's fields in an object of their own.
+  config.is_text_part = top.find("text_config") != nullptr;
+  const JsonFields fields = config.is_text_part ? top.object("text_config") : top;
+  read_sizes(fields, architecture, config);
+  read_heads(fields, architecture, config);
+  config.activation = read_activation(fields, architecture.activation);
+  config.rope = read_rope(fields, path, architecture.rope_theta, config.max_position_embeddings);
+  config.tie_word_embeddings =
+      fields.boolean("tie_word_embeddings").value_or(architecture.tie_word_embeddings);
+  config.layer_windows.assign(config.num_layers, 0);
+  architecture.read(fields, config);
+  read_quantization(top, config);
+  config.dtype = read_dtype(top);
   read_special_tokens(fields, config);
+  if (config.is_text_part) read_special_tokens(top, config);
   return config;
 }
 
@@ -169,33 +190,11 @@ ModelConfig load_model_config(const std::string& directory) {
   const std::string generation = (std::filesystem::path(directory) / "generation_config.json").string();
   if (std::filesystem::exists(generation)) {
     const nlohmann::json json = parse_json_object(read_text_file(generation, kMaxConfigBytes), generation);
-    read_special_tokens(JsonFields(json, generation), config);
+    const JsonFields fields(json, generation);
+    read_special_tokens(fields, config);
+    read_generation_defaults(fields, config.generation);
   }
   return config;
-}
-
-std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
-  std::vector<float> frequencies(config.head_dim / 2);
-  const RopeScaling& scaling = config.rope_scaling;
-  for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / config.head_dim;
-    double frequency = 1.0 / std::pow(config.rope_theta, exponent);
-    if (scaling.kind == RopeScalingKind::kLinear) {
-      frequency /= scaling.factor;
-    } else if (scaling.kind == RopeScalingKind::kLlama3) {
-      const double wavelength = 2 * std::numbers::pi / frequency;
-      const double original = scaling.original_max_position;
-      if (wavelength > original / scaling.low_freq_factor) {
-        frequency /= scaling.factor;
-      } else if (wavelength >= original / scaling.high_freq_factor) {
-        const double smooth = (original / wavelength - scaling.low_freq_factor) /
-                              (scaling.high_freq_factor - scaling.low_freq_factor);
-        frequency = (1 - smooth) * frequency / scaling.factor + smooth * frequency;
-      }
-    }
-    frequencies[i] = static_cast<float>(frequency);
-  }
-  return frequencies;
 }
 
 }  // namespace metrale::engine

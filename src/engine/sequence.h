@@ -13,11 +13,6 @@
 
 namespace metrale::engine {
 
-// The element type that a checkpoint computes in when nobody says otherwise: FP32 for FP32 and FP16, else
-// BF16.
-[[nodiscard]] quant::ElementType default_compute(const ModelConfig& config,
-                                                 const weights::ModelDirectory& directory);
-
 struct Engine::Sequence {
   Sequence(RequestId request_id, Request asked, const ModelConfig& config, Nanoseconds now)
       : id(request_id),

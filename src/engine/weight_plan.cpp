@@ -22,8 +22,10 @@ class Planner {
   }
 
   // Norms are small and exact in FP32 whatever the checkpoint has.
-  std::uint64_t norm(std::string name) {
-    return place(std::move(name), {config_->hidden_size}, quant::ElementType::kF32);
+  std::uint64_t norm(std::string name, std::uint32_t width) {
+    const std::uint64_t at = place(std::move(name), {width}, quant::ElementType::kF32);
+    tensors_.back().added = config_->norm_offset;
+    return at;
   }
 
   // Tensors that one product reads as one matrix: their rows follow each other without a gap.
@@ -60,7 +62,8 @@ class Planner {
   }
 
   std::uint64_t append(std::string name, std::vector<std::uint64_t> shape, quant::ElementType type) {
-    tensors_.push_back({std::move(name), std::move(shape), type, next_});
+    tensors_.push_back(
+        {.name = std::move(name), .shape = std::move(shape), .stored = type, .offset_bytes = next_});
     return std::exchange(next_, checked_add(next_, tensors_.back().size_bytes()));
   }
 
@@ -70,17 +73,34 @@ class Planner {
   std::uint64_t next_ = 0;
 };
 
+// The norm that Llama calls post_attention_layernorm stands before the MLP; Gemma's of that name stands after
+// attention.
+void plan_ffn_norms(Planner& planner, const ModelConfig& config, const std::string& prefix,
+                    PlannedLayer& layer) {
+  const auto norm = [&](const char* name) { return planner.norm(prefix + name, config.hidden_size); };
+  if (!config.post_norms) {
+    layer.ffn_norm = norm("post_attention_layernorm.weight");
+    return;
+  }
+  layer.attn_post_norm = norm("post_attention_layernorm.weight");
+  layer.ffn_norm = norm("pre_feedforward_layernorm.weight");
+  layer.ffn_post_norm = norm("post_feedforward_layernorm.weight");
+}
+
 PlannedLayer plan_layer(Planner& planner, const ModelConfig& config, std::uint32_t index) {
   const std::string prefix = fmt::format("model.layers.{}.", index);
   const std::uint32_t q_width = config.num_q_heads * config.head_dim;
   const std::uint32_t kv_width = config.num_kv_heads * config.head_dim;
   PlannedLayer layer;
-  layer.input_norm = planner.norm(prefix + "input_layernorm.weight");
-  layer.qkv = planner.linear(prefix + "self_attn.", config.hidden_size, config.attention_bias,
+  layer.attn_norm = planner.norm(prefix + "input_layernorm.weight", config.hidden_size);
+  layer.qkv = planner.linear(prefix + "self_attn.", config.hidden_size, config.qkv_bias,
                              {{"q_proj", q_width}, {"k_proj", kv_width}, {"v_proj", kv_width}});
-  layer.o =
-      planner.linear(prefix + "self_attn.", q_width, config.attention_bias, {{"o_proj", config.hidden_size}});
-  layer.post_attn_norm = planner.norm(prefix + "post_attention_layernorm.weight");
+  if (config.qk_norm) {
+    layer.q_norm = planner.norm(prefix + "self_attn.q_norm.weight", config.head_dim);
+    layer.k_norm = planner.norm(prefix + "self_attn.k_norm.weight", config.head_dim);
+  }
+  layer.o = planner.linear(prefix + "self_attn.", q_width, config.o_bias, {{"o_proj", config.hidden_size}});
+  plan_ffn_norms(planner, config, prefix, layer);
   layer.gate = planner.linear(prefix + "mlp.", config.hidden_size, config.mlp_bias,
                               {{"gate_proj", config.intermediate_size}});
   layer.up = planner.linear(prefix + "mlp.", config.hidden_size, config.mlp_bias,
@@ -101,9 +121,9 @@ std::uint64_t PlannedTensor::num_elems() const {
 WeightPlan plan_weights(const ModelConfig& config, quant::ElementType matrix_type) {
   Planner planner(config, matrix_type);
   WeightPlan plan;
-  plan.embedding = planner.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
+  plan.embedding = planner.matrix(std::string(kEmbeddingName), config.vocab_size, config.hidden_size);
   for (std::uint32_t i = 0; i < config.num_layers; ++i) plan.layers.push_back(plan_layer(planner, config, i));
-  plan.final_norm = planner.norm("model.norm.weight");
+  plan.final_norm = planner.norm("model.norm.weight", config.hidden_size);
   plan.lm_head = {
       .weight = plan.embedding, .in_features = config.hidden_size, .out_features = config.vocab_size};
   if (!config.tie_word_embeddings) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightPlan: which tensors a Llama-family model needs, and where each lies in the one allocation. A pure
+// WeightPlan: which tensors a model needs, and where each lies in the one allocation. A pure
 // function of the configuration and the element type of the matrices.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <metrale/engine/model_config.h>
@@ -13,10 +14,11 @@
 namespace metrale::engine {
 
 struct PlannedTensor {
-  std::string name;                  // as in the checkpoint
-  std::vector<std::uint64_t> shape;  // what the checkpoint must have
-  quant::ElementType stored;         // element type in device memory
-  std::uint64_t offset_bytes;        // from the start of the allocation
+  std::string name;                                       // as in a checkpoint of a plain decoder
+  std::vector<std::uint64_t> shape;                       // what the checkpoint must have
+  quant::ElementType stored = quant::ElementType::kBf16;  // element type in device memory
+  std::uint64_t offset_bytes = 0;                         // from the start of the allocation
+  float added = 0;                                        // to each element, before it is rounded
 
   [[nodiscard]] std::uint64_t num_elems() const;
   [[nodiscard]] std::uint64_t size_bytes() const { return num_elems() * quant::element_bytes(stored); }
@@ -31,8 +33,12 @@ struct PlannedLinear {
   std::uint32_t out_features = 0;
 };
 struct PlannedLayer {
-  std::uint64_t input_norm = kAbsent;
-  std::uint64_t post_attn_norm = kAbsent;
+  std::uint64_t attn_norm = kAbsent;
+  std::uint64_t attn_post_norm = kAbsent;
+  std::uint64_t ffn_norm = kAbsent;
+  std::uint64_t ffn_post_norm = kAbsent;
+  std::uint64_t q_norm = kAbsent;
+  std::uint64_t k_norm = kAbsent;
   PlannedLinear qkv, o, gate, up, down;
 };
 
@@ -44,6 +50,8 @@ struct WeightPlan {
   std::vector<PlannedLayer> layers;
   std::uint64_t total_bytes = 0;
 };
+
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 
 [[nodiscard]] WeightPlan plan_weights(const ModelConfig& config, quant::ElementType matrix_type);
 

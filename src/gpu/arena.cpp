@@ -97,7 +97,8 @@ void size_attention(ArenaSizes& sizes, const ArenaModel& model, const EngineLimi
     sizes.attention_workspace =
         checked_mul(limits.max_batch_size, nq, splits, value_width + kSplitExtra, kFloat);
   }
-  sizes.rope_table = checked_mul(rows.plain, is_mla(model) ? model.mla_rope_dim : model.head_dim, kFloat);
+  sizes.rope_table =
+      checked_mul(model.rope_tables, rows.plain, is_mla(model) ? model.mla_rope_dim : model.head_dim, kFloat);
   if (is_mla(model)) {
     sizes.mla_kv_latent = checked_mul(rows.product, latent_width, rows.act);
     sizes.mla_q_latent = checked_mul(rows.product, model.mla_q_lora_rank, rows.act);

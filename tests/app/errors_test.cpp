@@ -64,7 +64,7 @@ TEST_F(Errors, UnknownDtypes) {
 
 TEST_F(Errors, WrongShape) {
   TinyModel wider = tiny_model("tiny_base");
-  wider.hidden_size = 48;
+  wider.config["hidden_size"] = 48;
   dir.write("model/config.json", tiny_config_json(wider));
   expect_failure(generate({"-p", "x"}), 3, AllOf(HasSubstr("[512, 64]"), HasSubstr("[512, 48]")));
 }

@@ -168,7 +168,7 @@ TEST_F(Generate, ChatWrapsThePromptInChatMl) {
 
 TEST_F(Generate, InterruptPrintsWhatThereIsAndEndsCleanly) {
   TinyModel longer = tiny_model("tiny_base");
-  longer.max_position_embeddings = 200'000;
+  longer.config["max_position_embeddings"] = 200'000;
   write_tiny_model(longer, dir.file("long"));
   // Token ids are printed with a space behind each: the signal comes after the first.
   std::filesystem::remove(dir.file("long") + "/tokenizer.json");

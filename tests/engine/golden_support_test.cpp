@@ -34,16 +34,14 @@ class TinyModelTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(TinyModelTest, WeightsAreTheBytesThatTheReferenceUsed) {
-  const nlohmann::json& expected = golden_.facts().at("tensors");
-
-  const std::vector<TinyTensor> tensors = tiny_tensors(model_);
-
-  ASSERT_EQ(tensors.size(), expected.size());
-  for (const TinyTensor& tensor : tensors) {
-    ASSERT_TRUE(expected.contains(tensor.name)) << tensor.name;
-    EXPECT_EQ(expected.at(tensor.name).at("shape"), nlohmann::json(tensor.shape)) << tensor.name;
-    EXPECT_EQ(expected.at(tensor.name).at("xxh3_64"), digest(tensor.bytes)) << tensor.name;
+  std::vector<std::byte> all;
+  for (const TinyTensor& tensor : tiny_tensors(model_)) {
+    const auto name = std::as_bytes(std::span(tensor.name));
+    all.insert(all.end(), name.begin(), name.end());
+    all.insert(all.end(), tensor.bytes.begin(), tensor.bytes.end());
   }
+
+  EXPECT_EQ(golden_.facts().at("xxh3_64").at("tensors"), digest(all));
 }
 
 TEST_P(TinyModelTest, ConfigAndTokenizerAreTheTextsThatTheReferenceUsed) {
@@ -94,12 +92,12 @@ TEST(TinyModel, UnknownNameIsRefused) {
 }
 
 TEST(TinyModel, VocabularyOutsideOfTheTokenizersReachIsRefused) {
-  TinyModel model;
+  TinyModel model = tiny_model("tiny_base");
 
-  model.vocab_size = 259;
+  model.config["vocab_size"] = 259;
   EXPECT_THROW((void)tiny_tokenizer_json(model), InvalidArgument);
 
-  model.vocab_size = 2159;
+  model.config["vocab_size"] = 2159;
   EXPECT_THROW((void)tiny_tokenizer_json(model), InvalidArgument);
 }
 
@@ -117,10 +115,10 @@ TEST(GoldenFile, AbsentFileIsAnIoError) {
 TEST(GoldenFile, SlicesFollowTheShape) {
   const GoldenArray<float> logits = GoldenFile("engine/tiny_base").array<float>("logits");
 
-  EXPECT_THAT(logits.shape, testing::ElementsAre(3, 24, 512));
+  EXPECT_THAT(logits.shape, testing::ElementsAre(2, 24, 512));
   EXPECT_EQ(logits.at(1).size(), 24U * 512U);
   EXPECT_EQ(logits.at(1, 2).data(), logits.values.data() + (24 + 2) * 512);
-  EXPECT_THROW((void)logits.at(3), InvalidArgument);
+  EXPECT_THROW((void)logits.at(2), InvalidArgument);
 }
 
 TEST(GoldenFile, RealModelHasEightPromptsOf128Tokens) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,10 +16,10 @@ namespace metrale::kernels {
 namespace {
 
 // gate_up[row] = gate[width], up[width]: the layout of a fused projection.
-Elements run_silu(const Elements& gate_up, std::uint32_t rows, std::uint32_t width,
-                  ThreadPool& pool = test_pool()) {
+Elements run_gated(const gpu::KernelId<GatedMulArgs>& kernel, const Elements& gate_up, std::uint32_t rows,
+                   std::uint32_t width, ThreadPool& pool = test_pool()) {
   Elements out(gate_up.type(), std::size_t{rows} * width);
-  SiluMulArgs args{};
+  GatedMulArgs args{};
   args.rows = address(&rows);
   args.gate = gate_up.address();
   args.up = gate_up.address() + std::uint64_t{width} * quant::element_bytes(gate_up.type());
@@ -28,8 +29,13 @@ Elements run_silu(const Elements& gate_up, std::uint32_t rows, std::uint32_t wid
   args.in_stride = 2 * width;
   args.out_stride = width;
   args.type = gate_up.type();
-  run_kernel(pool, kSiluMul, args);
+  run_kernel(pool, kernel, args);
   return out;
+}
+
+Elements run_silu(const Elements& gate_up, std::uint32_t rows, std::uint32_t width,
+                  ThreadPool& pool = test_pool()) {
+  return run_gated(kSiluMul, gate_up, rows, width, pool);
 }
 
 TEST(SiluMul, AgreesWithTheModelForEveryWidthAndType) {
@@ -50,6 +56,38 @@ TEST(SiluMul, AgreesWithTheModelForEveryWidthAndType) {
       }
     }
   }
+}
+
+TEST(GeluTanhMul, AgreesWithTheModelForEveryWidthAndType) {
+  std::mt19937 random(6);
+  for (const std::uint32_t width : {1U, 16U, 17U, 1025U}) {
+    for (const quant::ElementType type : kAllTypes) {
+      const Elements in(type, random_normal(random, std::size_t{4} * width, 3.0F));
+      const Elements out = run_gated(kGeluTanhMul, in, 2, width);
+      for (std::size_t row = 0; row < 2; ++row) {
+        for (std::size_t i = 0; i < width; ++i) {
+          const double gate = in.get(row * 2 * width + i);
+          const double inner = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+          const double up = in.get((row * 2 + 1) * width + i);
+          const double expected = 0.5 * gate * (1 + std::tanh(inner)) * up;
+          // The exponent's rounding grows with its size, where the result is small.
+          const double bound = std::abs(gate * up) * 1e-6;
+          ASSERT_NEAR(out.get(row * width + i), expected, bound + rounding_bound(type, expected)) << gate;
+        }
+      }
+    }
+  }
+}
+
+TEST(GeluTanhMul, SaturatesAtTheEndsOfTheRangeAndAgreesOnEveryInstructionSet) {
+  std::mt19937 random(7);
+  const Elements ends(quant::ElementType::kF32, std::vector<float>{1e20F, -1e20F, 0, 30, 1, 1, 1, 1});
+  const Elements out = run_gated(kGeluTanhMul, ends, 1, 4);
+  EXPECT_EQ(out.floats(), (std::vector<float>{1e20F, 0, 0, 30}));
+  const Elements in(quant::ElementType::kF32, random_normal(random, 2 * 1537));
+  const Elements wide = run_gated(kGeluTanhMul, in, 1, 1537);
+  const ForceAvx2 avx2;
+  EXPECT_EQ(run_gated(kGeluTanhMul, in, 1, 1537).bytes(), wide.bytes());
 }
 
 TEST(SiluMul, SaturatesAtTheEndsOfTheRange) {
@@ -84,7 +122,7 @@ TEST(SiluMul, RowDoesNotDependOnBatchThreadsOrInstructionSet) {
 
 TEST(SiluMul, RejectsMoreRowsThanTheLaunchWasMadeFor) {
   const std::uint32_t rows = 5;
-  SiluMulArgs args{};
+  GatedMulArgs args{};
   args.rows = address(&rows);
   args.max_rows = 4;
   EXPECT_THAT([&] { run_kernel(test_pool(), kSiluMul, args); },

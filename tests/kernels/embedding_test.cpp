@@ -61,6 +61,27 @@ TEST(Embedding, CopiesTheRowOfEachToken) {
 }
 
 // The vector conversions of all kernels against the scalar ones, for every 16-bit value.
+TEST(Embedding, MultipliesEveryElementByTheScale) {
+  std::mt19937 random(2);
+  constexpr std::uint32_t kWidth = 37;
+  for (const quant::ElementType to : kAllTypes) {
+    const Elements table(quant::ElementType::kBf16, random_normal(random, std::size_t{3} * kWidth));
+    const std::vector<std::int32_t> ids{2, 1};
+    const std::uint32_t rows = 2;
+    Elements out(to, std::size_t{2} * kWidth);
+    EmbeddingArgs args = embedding_args(rows, ids, table, kWidth, out);
+    args.scale = 25.25F;
+
+    run_kernel(test_pool(), kEmbedding, args);
+
+    Elements expected(to, out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      expected.set(i, 25.25F * table.get(static_cast<std::size_t>(ids[i / kWidth]) * kWidth + i % kWidth));
+    }
+    EXPECT_EQ(out.bytes(), expected.bytes());
+  }
+}
+
 TEST(Embedding, WidensEverySixteenBitValueAsTheScalarCodeDoes) {
   for (const quant::ElementType type : {quant::ElementType::kBf16, quant::ElementType::kF16}) {
     Elements table(type, 65536);

@@ -161,7 +161,7 @@ TEST(KernelGolden, SiluMul) {
     const Elements gate = c.elements("gate", type);
     const Elements up = c.elements("up", type);
     Elements out(type, gate.size());
-    SiluMulArgs args{};
+    GatedMulArgs args{};
     args.rows = address(&rows);
     args.gate = gate.address();
     args.up = up.address();

@@ -66,6 +66,45 @@ TEST(RmsNorm, AgreesWithTheModelForEveryWidthAndType) {
   }
 }
 
+TEST(RmsNorm, GroupsOfARowAreNormalisedEachOnItsOwnAndInPlace) {
+  std::mt19937 random(5);
+  constexpr std::uint32_t kRows = 3;
+  constexpr std::uint32_t kGroups = 4;
+  constexpr std::uint32_t kWidth = 24;
+  constexpr std::uint32_t kStride = 120;  // beyond the groups lies what is not normalised
+  const auto values = random_normal(random, std::size_t{kRows} * kStride);
+  const Elements weight(quant::ElementType::kF32, random_normal(random, kWidth));
+  Elements data(quant::ElementType::kF32, values);
+  RmsNormArgs args{};
+  args.rows = address(&kRows);
+  args.in = data.address();
+  args.weight = weight.address();
+  args.out = data.address();
+  args.max_rows = kRows;
+  args.width = kWidth;
+  args.in_stride = kStride;
+  args.out_stride = kStride;
+  args.epsilon = kEpsilon;
+  args.groups = kGroups;
+  args.in_type = args.out_type = args.weight_type = quant::ElementType::kF32;
+
+  run_kernel(test_pool(), kRmsNorm, args);
+
+  for (std::size_t row = 0; row < kRows; ++row) {
+    for (std::size_t group = 0; group < kGroups; ++group) {
+      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * kStride + group * kWidth);
+      const Elements alone(quant::ElementType::kF32, std::vector<float>(begin, begin + kWidth));
+      const Elements expected = run_norm(alone, weight, 1, quant::ElementType::kF32);
+      for (std::size_t i = 0; i < kWidth; ++i) {
+        ASSERT_EQ(data.get(row * kStride + group * kWidth + i), expected.get(i)) << row << " " << group;
+      }
+    }
+    for (std::size_t i = kGroups * kWidth; i < kStride; ++i) {
+      ASSERT_EQ(data.get(row * kStride + i), values[row * kStride + i]);
+    }
+  }
+}
+
 TEST(RmsNorm, RowDoesNotDependOnBatchThreadsOrInstructionSet) {
   std::mt19937 random(2);
   constexpr std::size_t kWidth = 577;

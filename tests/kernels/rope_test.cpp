@@ -37,6 +37,39 @@ std::vector<float> run_table(const std::vector<std::uint32_t>& positions, const 
   return table;
 }
 
+TEST(RopeTable, DynamicScalingStretchesEachPositionPastTheModelsRangeByItsOwnLength) {
+  constexpr std::size_t kHalf = 8;
+  const std::vector<std::uint32_t> positions{0, 15, 16, 40, 127};
+  const auto inv_freq = inverse_frequencies(kHalf);
+  std::vector<float> table(positions.size() * 2 * kHalf);
+  const auto rows = static_cast<std::uint32_t>(positions.size());
+  RopeTableArgs args{};
+  args.rows = address(&rows);
+  args.positions = address(positions);
+  args.inv_freq = address(inv_freq);
+  args.table = address(table);
+  args.max_rows = rows;
+  args.half_dims = kHalf;
+  args.factor = 1;
+  args.dynamic_theta = 10000;
+  args.dynamic_factor = 4;
+  args.dynamic_from = 16;
+
+  run_kernel(test_pool(), kRopeTable, args);
+
+  const auto plain = run_table(positions, inv_freq, 1);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const double length = positions[row] + 1.0;
+    const double base = 10000 * std::pow(4 * length / 16 - 3, 8.0 / 7);
+    for (std::size_t i = 0; i < kHalf; ++i) {
+      const double expected =
+          positions[row] < 16 ? double{plain[row * 2 * kHalf + i]}
+                              : std::cos(positions[row] * std::pow(base, -static_cast<double>(i) / kHalf));
+      EXPECT_NEAR(table[row * 2 * kHalf + i], expected, 2e-5) << positions[row] << " " << i;
+    }
+  }
+}
+
 struct RopeShape {
   std::uint32_t heads;
   std::uint32_t head_dim;

@@ -94,7 +94,7 @@ std::string tiny_tokenizer_json(const TinyModel& model) {
   const nlohmann::json tokenizer = {
       {"added_tokens", added_tokens()},
       {"decoder", byte_level},
-      {"model", bpe_model(model.vocab_size)},
+      {"model", bpe_model(model.config.at("vocab_size"))},
       {"normalizer", nullptr},
       {"padding", nullptr},
       {"post_processor", nullptr},

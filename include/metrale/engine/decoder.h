@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoder: a Llama-family model on a backend. One call runs one step over a ragged batch: any mix of prompt
+// Decoder: a decoder-only model on a backend. One call runs one step over a ragged batch: any mix of prompt
 // chunks and single decode tokens. A step of single tokens replays a graph, captured once for each batch
 // bucket.
 //
@@ -87,13 +87,19 @@ class Decoder {
   void send_step();
   void launch_graph(std::uint32_t bucket);
   void launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows);
+  void launch_rope_tables(std::uint32_t max_rows);
   void launch_layer(std::size_t layer, std::uint32_t max_rows);
+  void launch_mlp(const LayerWeights& weights, std::uint32_t max_rows);
+  void launch_rope(std::size_t layer, DevicePtr q, DevicePtr k, std::uint32_t max_rows);
   void launch_attention(std::size_t layer, std::uint32_t max_rows);
-  void launch_residual_add(std::uint64_t rows, std::uint32_t max_rows);
+  void launch_head_norm(DevicePtr heads, std::uint32_t num_heads, DevicePtr weight, std::uint32_t max_rows);
+  void launch_branch_add(DevicePtr post_norm, std::uint32_t max_rows);
   void launch_head(std::uint32_t max_logit_rows);
   void launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
                      quant::ElementType out_type, std::uint32_t max_rows);
-  void launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, std::uint32_t max_rows);
+  void launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, DevicePtr out,
+                   quant::ElementType out_type, std::uint32_t max_rows);
+  [[nodiscard]] DevicePtr local_rope_table() const;
   [[nodiscard]] std::uint64_t step_address(std::size_t offset) const {
     return arena_.ptr(&gpu::ArenaSizes::step).address() + offset;
   }
@@ -106,7 +112,8 @@ class Decoder {
   DecoderOptions options_;
   kernels::StepLayout layout_;
   gpu::BufferArena arena_;
-  gpu::DeviceBuffer inv_freq_;
+  gpu::DeviceBuffer
+      inv_freq_;  // float[rope tables][head_dim / 2]: the model's own, then that of local layers
   gpu::PinnedBuffer host_step_;
   gpu::PinnedBuffer host_tokens_;
   gpu::PinnedBuffer host_logits_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelWeights: the tensors of a Llama-family model in device memory, in one allocation, each at a multiple
+// ModelWeights: the tensors of a model in device memory, in one allocation, each at a multiple
 // of 256 bytes. Matrices keep the checkpoint's element type unless the computation is BF16; norms are FP32.
 #pragma once
 
@@ -27,8 +27,12 @@ struct LinearWeights {
 };
 
 struct LayerWeights {
-  DevicePtr input_norm;      // float[hidden]
-  DevicePtr post_attn_norm;  // float[hidden]
+  DevicePtr attn_norm;       // float[hidden], before attention
+  DevicePtr attn_post_norm;  // float[hidden] after it, or null
+  DevicePtr ffn_norm;        // float[hidden], before the MLP
+  DevicePtr ffn_post_norm;   // float[hidden] after it, or null
+  DevicePtr q_norm;          // float[head_dim] of every query head, or null
+  DevicePtr k_norm;          // float[head_dim] of every key head, or null
   LinearWeights qkv;         // query, key and value heads, one below the other
   LinearWeights o;
   LinearWeights gate;
@@ -36,15 +40,17 @@ struct LayerWeights {
   LinearWeights down;
 };
 
+struct WeightPlan;
+
 class ModelWeights final : public gpu::ModelResource {
  public:
   // Called with the bytes read so far and in all; a false return stops the load with Cancelled.
   using Progress = std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
   // Blocking. Every tensor that the configuration needs must be there with the right shape and an element
-  // type of FP32, FP16 or BF16: FormatError lists what is missing or wrong. Tensors that nothing needs are
-  // named in one warning. Throws OutOfMemory before reading anything; nothing stays allocated after a
-  // failure.
+  // type of FP32, FP16, BF16, or FP8 (E4M3) with scales: FormatError lists what is missing or wrong. Tensors
+  // that nothing needs are named in one warning. Throws OutOfMemory before reading anything; nothing stays
+  // allocated after a failure.
   ModelWeights(gpu::GpuBackend& gpu, const ModelConfig& config, const weights::ModelDirectory& directory,
                quant::ElementType compute, const Progress& progress = {});
 
@@ -57,6 +63,7 @@ class ModelWeights final : public gpu::ModelResource {
   [[nodiscard]] const std::vector<LayerWeights>& layers() const { return layers_; }
 
  private:
+  void take_addresses(const WeightPlan& plan);
   [[nodiscard]] std::string_view do_label() const override { return "model weights"; }
   void do_release(gpu::GpuBackend& gpu) override;
 

@@ -27,6 +27,7 @@ struct ArenaModel {
   bool has_gated_q = false;  // the query projection also gives a gate of the same width
   std::uint32_t mla_kv_lora_rank = 0;
   std::uint32_t mla_q_lora_rank = 0;
+  std::uint32_t rope_tables = 1;  // kinds of layers that turn by other angles
   std::uint32_t mla_rope_dim = 0;
   // Feed-forward.
   std::uint32_t intermediate = 0;  // of the dense layers
@@ -64,7 +65,7 @@ struct ArenaSizes {
   std::uint64_t attn_output = 0;          // act[Mp][widest input of an output projection]
   std::uint64_t branch_output = 0;        // float[Mp][hidden], what a layer adds to the residual stream
   std::uint64_t attention_workspace = 0;  // float[S][q head][split of 512 tokens][value width + 2]
-  std::uint64_t rope_table = 0;           // float[M][rotated width]
+  std::uint64_t rope_table = 0;           // float[rope_tables][M][rotated width]
   std::uint64_t mla_kv_latent = 0;        // act[Mp][kv_lora + rope]
   std::uint64_t mla_q_latent = 0;         // act[Mp][q_lora]
   std::uint64_t mla_o_latent = 0;         // act[Mp][q head][kv_lora]

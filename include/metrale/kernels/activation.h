@@ -7,8 +7,7 @@
 
 namespace metrale::kernels {
 
-// out = gate / (1 + exp(-gate)) * up
-struct SiluMulArgs {
+struct GatedMulArgs {
   std::uint64_t rows;  // uint32
   std::uint64_t gate;  // type[rows][width], row stride in_stride
   std::uint64_t up;    // type[rows][width], row stride in_stride
@@ -20,9 +19,12 @@ struct SiluMulArgs {
   quant::ElementType type;
   std::uint32_t reserved;
 };
-static_assert(sizeof(SiluMulArgs) == 56);
-inline constexpr gpu::KernelId<SiluMulArgs> kSiluMul{"activation", "silu_mul"};
-[[nodiscard]] inline gpu::LaunchShape launch_shape(const SiluMulArgs& a) {
+static_assert(sizeof(GatedMulArgs) == 56);
+// out = gate / (1 + exp(-gate)) * up
+inline constexpr gpu::KernelId<GatedMulArgs> kSiluMul{"activation", "silu_mul"};
+// out = gate / (1 + exp(-2u)) * up, u = sqrt(2 / pi) * (gate + 0.044715 * gate^3): GELU in its tanh form
+inline constexpr gpu::KernelId<GatedMulArgs> kGeluTanhMul{"activation", "gelu_tanh_mul"};
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const GatedMulArgs& a) {
   return {.grid = {a.max_rows}, .block = {256}};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedding: out[row] = table[token_ids[row]], converted exactly or rounded to nearest even.
+// embedding: out[row] = scale * table[token_ids[row]], the product in FP32 and then rounded to nearest even.
 #pragma once
 
 #include <metrale/gpu/kernel.h>
@@ -17,7 +17,7 @@ struct EmbeddingArgs {
   std::uint32_t vocab;
   quant::ElementType table_type;
   quant::ElementType out_type;
-  std::uint32_t reserved;
+  float scale = 1.0F;
 };
 static_assert(sizeof(EmbeddingArgs) == 56);
 inline constexpr gpu::KernelId<EmbeddingArgs> kEmbedding{"embedding", "embedding"};

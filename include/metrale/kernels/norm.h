@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm: out = x / sqrt(mean(x^2) + eps) * weight, row by row, in FP32.
+// rms_norm: out = x / sqrt(mean(x^2) + eps) * weight, in FP32, for each of the `groups` spans of `width`
+// elements that a row begins with: a whole hidden state is one group, query or key heads are many. `out` may
+// be `in` where the types and strides are equal.
 #pragma once
 
 #include <metrale/gpu/kernel.h>
@@ -9,9 +11,9 @@ namespace metrale::kernels {
 
 struct RmsNormArgs {
   std::uint64_t rows;    // uint32
-  std::uint64_t in;      // in_type[rows][width], row stride in_stride
-  std::uint64_t weight;  // weight_type[width]
-  std::uint64_t out;     // out_type[rows][width], row stride out_stride
+  std::uint64_t in;      // in_type[rows][groups][width], row stride in_stride
+  std::uint64_t weight;  // weight_type[width], the same for every group
+  std::uint64_t out;     // out_type[rows][groups][width], row stride out_stride
   std::uint32_t max_rows;
   std::uint32_t width;
   std::uint32_t in_stride;   // elements
@@ -20,11 +22,13 @@ struct RmsNormArgs {
   quant::ElementType weight_type;
   quant::ElementType out_type;
   float epsilon;
+  std::uint32_t groups = 1;
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(RmsNormArgs) == 64);
+static_assert(sizeof(RmsNormArgs) == 72);
 inline constexpr gpu::KernelId<RmsNormArgs> kRmsNorm{"norm", "rms_norm"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const RmsNormArgs& a) {
-  return {.grid = {a.max_rows}, .block = {256}};
+  return {.grid = {a.max_rows, a.groups}, .block = {256}};
 }
 
 }  // namespace metrale::kernels

@@ -11,6 +11,13 @@ namespace metrale::kernels {
 
 // table[row][0][i] = factor * cos(a), table[row][1][i] = factor * sin(a), with a = float(position) *
 // inv_freq[i] rounded to float.
+//
+// Dynamic NTK scaling: from position `dynamic_from` on (0: never) the frequency is base^(-i / half_dims),
+// with
+//   base = dynamic_theta * (dynamic_factor * (position + 1) / dynamic_from - dynamic_factor + 1)
+//          ^ (half_dims / (half_dims - 1)),
+// computed in double and rounded to float. It is a function of the token's own position alone, the one that
+// token-by-token decoding gives, so that chunking never shows.
 struct RopeTableArgs {
   std::uint64_t rows;       // uint32
   std::uint64_t positions;  // uint32[rows]
@@ -19,9 +26,11 @@ struct RopeTableArgs {
   std::uint32_t max_rows;
   std::uint32_t half_dims;
   float factor;
-  std::uint32_t reserved;
+  float dynamic_theta = 0;
+  float dynamic_factor = 0;
+  std::uint32_t dynamic_from = 0;
 };
-static_assert(sizeof(RopeTableArgs) == 48);
+static_assert(sizeof(RopeTableArgs) == 56);
 inline constexpr gpu::KernelId<RopeTableArgs> kRopeTable{"rope", "rope_table"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const RopeTableArgs& a) {
   return {.grid = {a.max_rows}, .block = {128}};

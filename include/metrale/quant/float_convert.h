@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact scalar conversions between float and the 16-bit formats: round to nearest, ties to even, subnormals
-// kept, overflow to infinity, NaN stays NaN (quiet). Plain C++20, usable on host and device.
+// Exact scalar conversions between float and the 16-bit formats, and from the 8-bit E4M3: round to nearest,
+// ties to even, subnormals kept, overflow to infinity, NaN stays NaN (quiet). Plain C++20, usable on host and
+// device.
 #pragma once
 
 #include <bit>
@@ -29,6 +30,17 @@ namespace metrale::quant {
   if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   // Subnormal: mantissa * 2^-24, exact in float.
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+}
+
+// OCP E4M3: bias 7, no infinity, 0x7F and 0xFF are NaN, largest 448.
+[[nodiscard]] constexpr float e4m3_to_float(std::uint8_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80U) << 24;
+  const std::uint32_t exponent = (bits >> 3) & 0xFU;
+  const std::uint32_t mantissa = bits & 0x7U;
+  if (exponent == 0xF && mantissa == 0x7) return std::bit_cast<float>(sign | 0x7FC00000U);
+  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-9F;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
 }
 

@@ -19,14 +19,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace metrale::kernels::HWY_NAMESPACE {
 
-void convert_row(quant::ElementType from, const std::byte* src, quant::ElementType to, std::byte* dst,
-                 std::size_t width) {
+void convert_row(const EmbeddingArgs& a, const std::byte* src, std::byte* dst) {
   constexpr std::size_t kChunk = 1024;
   alignas(64) float x[kChunk];
-  for (std::size_t at = 0; at < width; at += kChunk) {
-    const std::size_t count = width - at < kChunk ? width - at : kChunk;
-    widen(from, src + at * quant::element_bytes(from), count, x);
-    narrow(to, x, count, dst + at * quant::element_bytes(to));
+  const FloatVec scale = hn::Set(FloatTag(), a.scale);
+  for (std::size_t at = 0; at < a.width; at += kChunk) {
+    const std::size_t count = a.width - at < kChunk ? a.width - at : kChunk;
+    widen(a.table_type, src + at * quant::element_bytes(a.table_type), count, x);
+    // A product with one would still turn signalling NaN quiet.
+    for (std::size_t i = 0; a.scale != 1.0F && i < count; i += kVec) {
+      store_vec(hn::Mul(load_vec(x + i), scale), x + i);
+    }
+    narrow(a.out_type, x, count, dst + at * quant::element_bytes(a.out_type));
   }
 }
 
@@ -46,10 +50,10 @@ void embed_rows(const EmbeddingArgs& a, std::size_t begin, std::size_t end) {
   for (std::size_t row = begin; row < end; ++row) {
     const auto* src = host_ptr<const std::byte>(a.table) + static_cast<std::size_t>(ids[row]) * table_row;
     auto* dst = host_ptr<std::byte>(a.out) + row * out_row;
-    if (a.table_type == a.out_type) {
+    if (a.table_type == a.out_type && a.scale == 1.0F) {
       std::memcpy(dst, src, out_row);
     } else {
-      HWY_DYNAMIC_DISPATCH(convert_row)(a.table_type, src, a.out_type, dst, a.width);
+      HWY_DYNAMIC_DISPATCH(convert_row)(a, src, dst);
     }
   }
 }

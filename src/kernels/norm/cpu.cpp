@@ -35,25 +35,34 @@ float sum_of_squares(quant::ElementType type, const std::byte* row, std::size_t 
   return sum_lanes(sums);
 }
 
-void rms_norm_rows(const RmsNormArgs& a, std::size_t begin, std::size_t end) {
+// `width` elements from `in` to `out`.
+void rms_norm_span(const RmsNormArgs& a, const std::byte* in, std::byte* out) {
   alignas(64) float x[kChunk];
   alignas(64) float w[kChunk];
   const std::size_t in_bytes = quant::element_bytes(a.in_type);
   const std::size_t weight_bytes = quant::element_bytes(a.weight_type);
   const std::size_t out_bytes = quant::element_bytes(a.out_type);
+  const float mean = sum_of_squares(a.in_type, in, a.width) / static_cast<float>(a.width);
+  const FloatVec inverse = hn::Set(FloatTag(), 1.0F / std::sqrt(mean + a.epsilon));
+  for (std::size_t at = 0; at < a.width; at += kChunk) {
+    const std::size_t count = a.width - at < kChunk ? a.width - at : kChunk;
+    widen(a.in_type, in + at * in_bytes, count, x);
+    widen(a.weight_type, host_ptr<const std::byte>(a.weight) + at * weight_bytes, count, w);
+    for (std::size_t i = 0; i < count; i += kVec) {
+      store_vec(hn::Mul(hn::Mul(load_vec(x + i), inverse), load_vec(w + i)), x + i);
+    }
+    narrow(a.out_type, x, count, out + at * out_bytes);
+  }
+}
+
+void rms_norm_rows(const RmsNormArgs& a, std::size_t begin, std::size_t end) {
+  const std::size_t in_bytes = quant::element_bytes(a.in_type);
+  const std::size_t out_bytes = quant::element_bytes(a.out_type);
   for (std::size_t row = begin; row < end; ++row) {
     const auto* in = host_ptr<const std::byte>(a.in) + row * a.in_stride * in_bytes;
     auto* out = host_ptr<std::byte>(a.out) + row * a.out_stride * out_bytes;
-    const float mean = sum_of_squares(a.in_type, in, a.width) / static_cast<float>(a.width);
-    const FloatVec inverse = hn::Set(FloatTag(), 1.0F / std::sqrt(mean + a.epsilon));
-    for (std::size_t at = 0; at < a.width; at += kChunk) {
-      const std::size_t count = a.width - at < kChunk ? a.width - at : kChunk;
-      widen(a.in_type, in + at * in_bytes, count, x);
-      widen(a.weight_type, host_ptr<const std::byte>(a.weight) + at * weight_bytes, count, w);
-      for (std::size_t i = 0; i < count; i += kVec) {
-        store_vec(hn::Mul(hn::Mul(load_vec(x + i), inverse), load_vec(w + i)), x + i);
-      }
-      narrow(a.out_type, x, count, out + at * out_bytes);
+    for (std::size_t group = 0; group < a.groups; ++group) {
+      rms_norm_span(a, in + group * a.width * in_bytes, out + group * a.width * out_bytes);
     }
   }
 }
@@ -72,7 +81,8 @@ void rms_norm(ThreadPool& pool, const RmsNormArgs& args) {
   check_type("rms_norm", args.in_type);
   check_type("rms_norm", args.weight_type);
   check_type("rms_norm", args.out_type);
-  pool.parallel_for(rows, row_grain(args.width), [&](std::size_t begin, std::size_t end) {
+  const std::size_t width = std::size_t{args.groups} * args.width;
+  pool.parallel_for(rows, row_grain(width), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(rms_norm_rows)(args, begin, end);
   });
 }

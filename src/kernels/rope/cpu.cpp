@@ -69,22 +69,39 @@ namespace {
 
 HWY_EXPORT(rope_rows);
 
+// The base of the powers that give the frequencies at a position past the model's own range.
+double dynamic_base(const RopeTableArgs& a, std::uint32_t position) {
+  const double stretch = double{a.dynamic_factor} * (static_cast<double>(position) + 1) / a.dynamic_from -
+                         (double{a.dynamic_factor} - 1);
+  return a.dynamic_theta * std::pow(stretch, a.half_dims / (a.half_dims - 1.0));
+}
+
+void rope_table_row(const RopeTableArgs& a, std::size_t row) {
+  const std::uint32_t position = host_ptr<const std::uint32_t>(a.positions)[row];
+  const auto* inv_freq = host_ptr<const float>(a.inv_freq);
+  const std::size_t half = a.half_dims;
+  float* cosines = host_ptr<float>(a.table) + row * 2 * half;
+  const bool dynamic = a.dynamic_from != 0 && position >= a.dynamic_from;
+  const double base = dynamic ? dynamic_base(a, position) : 0;
+  for (std::size_t i = 0; i < half; ++i) {
+    const double exponent = static_cast<double>(i) / static_cast<double>(half);
+    const float frequency = dynamic ? static_cast<float>(1 / std::pow(base, exponent)) : inv_freq[i];
+    // Rounded to float first: part of the contract.
+    const double angle = static_cast<float>(position) * frequency;
+    cosines[i] = a.factor * static_cast<float>(std::cos(angle));
+    cosines[half + i] = a.factor * static_cast<float>(std::sin(angle));
+  }
+}
+
 void rope_table(ThreadPool& pool, const RopeTableArgs& args) {
   const std::uint32_t rows = read_rows("rope_table", args.rows, args.max_rows);
-  const auto* positions = host_ptr<const std::uint32_t>(args.positions);
-  const auto* inv_freq = host_ptr<const float>(args.inv_freq);
-  const std::size_t half = args.half_dims;
-  pool.parallel_for(rows, row_grain(half * 32), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t row = begin; row < end; ++row) {
-      float* cosines = host_ptr<float>(args.table) + row * 2 * half;
-      const auto position = static_cast<float>(positions[row]);
-      for (std::size_t i = 0; i < half; ++i) {
-        const double angle = position * inv_freq[i];  // rounded to float first: part of the contract
-        cosines[i] = args.factor * static_cast<float>(std::cos(angle));
-        cosines[half + i] = args.factor * static_cast<float>(std::sin(angle));
-      }
-    }
-  });
+  if (args.dynamic_from != 0 && args.half_dims < 2) {
+    throw InvalidArgument("rope_table: dynamic scaling needs at least two pairs");
+  }
+  pool.parallel_for(rows, row_grain(std::size_t{args.half_dims} * 32),
+                    [&](std::size_t begin, std::size_t end) {
+                      for (std::size_t row = begin; row < end; ++row) rope_table_row(args, row);
+                    });
 }
 
 void rope(ThreadPool& pool, const RopeArgs& args) {

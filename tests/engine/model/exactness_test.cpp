@@ -37,7 +37,7 @@ class Exactness : public testing::TestWithParam<ExactnessCase> {
  protected:
   Exactness() {
     TinyModel model = tiny_model(GetParam().model);
-    model.max_position_embeddings = 2048;
+    model.config["max_position_embeddings"] = 2048;
     write_tiny_model(model, dir.path());
     options.max_seq_len = 1100;
     options.max_batch_size = 16;

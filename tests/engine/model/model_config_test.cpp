@@ -47,13 +47,18 @@ std::string format_error(const nlohmann::json& json) {
   return "no error";
 }
 
+std::vector<float> frequencies_of(const nlohmann::json& json) {
+  const ModelConfig config = parse(json);
+  return rope_inverse_frequencies(config.rope, config.head_dim);
+}
+
 TEST(ModelConfig, ReadsEveryField) {
   const ModelConfig config = parse(smol());
   EXPECT_EQ(config.hidden_size, 576U);
   EXPECT_EQ(config.num_layers, 30U);
   EXPECT_EQ(config.num_kv_heads, 3U);
   EXPECT_EQ(config.head_dim, 64U);
-  EXPECT_EQ(config.rope_theta, 100'000.0);
+  EXPECT_EQ(config.rope.theta, 100'000.0);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.dtype, quant::ElementType::kBf16);
   EXPECT_EQ(config.bos_id, 1);
@@ -171,7 +176,7 @@ TEST(ModelConfig, MissingConfigIsAnIoError) {
 }
 
 TEST(Rope, UnscaledFrequenciesArePowersOfTheta) {
-  const std::vector<float> frequencies = rope_inverse_frequencies(parse(smol()));
+  const std::vector<float> frequencies = frequencies_of(smol());
   ASSERT_EQ(frequencies.size(), 32U);
   EXPECT_EQ(frequencies[0], 1.0F);
   EXPECT_FLOAT_EQ(frequencies[16], static_cast<float>(1 / std::sqrt(100'000.0)));
@@ -180,7 +185,7 @@ TEST(Rope, UnscaledFrequenciesArePowersOfTheta) {
 TEST(Rope, LinearScalingDividesEveryFrequency) {
   nlohmann::json json = smol();
   json["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
-  EXPECT_EQ(rope_inverse_frequencies(parse(json))[0], 0.25F);
+  EXPECT_EQ(frequencies_of(json)[0], 0.25F);
 }
 
 TEST(Rope, Llama3ScalingKeepsShortWavesAndStretchesLongOnes) {
@@ -190,8 +195,8 @@ TEST(Rope, Llama3ScalingKeepsShortWavesAndStretchesLongOnes) {
                           {"low_freq_factor", 1.0},
                           {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 8192}};
-  const std::vector<float> plain = rope_inverse_frequencies(parse(smol()));
-  const std::vector<float> scaled = rope_inverse_frequencies(parse(json));
+  const std::vector<float> plain = frequencies_of(smol());
+  const std::vector<float> scaled = frequencies_of(json);
   EXPECT_EQ(scaled.front(), plain.front());
   EXPECT_FLOAT_EQ(scaled.back(), plain.back() / 8);
   for (std::size_t i = 0; i < plain.size(); ++i) {
