@@ -2,6 +2,7 @@
 // Detokenizer: token ids to text, one id at a time, for streaming.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include <metrale/engine/tokenizer.h>
@@ -12,8 +13,7 @@ namespace metrale::engine {
 // Tokenizer::decode of all the ids. The tokenizer must outlive it.
 class Detokenizer {
  public:
-  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)
-      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true);
 
   // The text that is complete with this token: valid UTF-8, perhaps empty. A sequence that may still be
   // completed by the next tokens is held back; bytes that cannot become valid any more come out as U+FFFD.
@@ -27,6 +27,8 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  bool first_ = true;        // no token has given text
+  std::size_t strips_left_;  // how many characters the decoder may still take off the start
   std::string held_;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizer: text to token ids and back, for Hugging Face tokenizer.json files with a byte-level BPE model.
+// Tokenizer: text to token ids and back, for Hugging Face tokenizer.json files with a BPE model: byte-level
+// (GPT-2, Llama 3, Qwen) or over characters with byte fallback (SentencePiece's: Llama 2, Mistral, Gemma).
 // Ids equal those of the `tokenizers` package, for the parts of the format listed at load().
 #pragma once
 
@@ -17,6 +18,7 @@ namespace metrale::engine {
 using TokenId = std::int32_t;
 
 struct TokenizerParts;
+class Detokenizer;
 
 struct EncodeOptions {
   // Adds what the file's post-processor adds around a text: BOS, EOS.
@@ -30,11 +32,13 @@ struct EncodeOptions {
 class Tokenizer {
  public:
   // Reads a tokenizer.json of at most 512 MiB. Supported:
-  //   model          BPE: vocab, merges ("a b" and ["a", "b"]), unk_token, fuse_unk, ignore_merges
-  //   pre_tokenizer  ByteLevel, or a Sequence of Split and Digits that ends with ByteLevel
-  //   normalizer     null, NFC, NFKC, Sequence of them
+  //   model          BPE: vocab, merges ("a b" and ["a", "b"]), unk_token, fuse_unk, ignore_merges,
+  //   byte_fallback normalizer     null, NFC, NFKC, NFD, NFKD, Prepend, Replace, Lowercase, StripAccents,
+  //   Strip, Sequence pre_tokenizer  null, Split, Digits, Metaspace, ByteLevel (only at the end), Sequence
   //   post_processor null, ByteLevel, TemplateProcessing (one sequence), Sequence of them
-  //   decoder        ByteLevel
+  //   decoder        ByteLevel where the pre_tokenizer ends with it; else Metaspace, or a Sequence of
+  //   Replace,
+  //                  ByteFallback, Fuse and Strip (at the start), in this order
   //   added_tokens   special, lstrip, rstrip, single_word, normalized
   // Ids are 0 … n-1 without gaps. Truncation and padding are ignored: the engine has its own limits.
   // Split patterns mean what they mean to Oniguruma; \s is Unicode's White_Space.
@@ -52,20 +56,25 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
   ~Tokenizer();
 
-  // Any bytes are accepted, at most 1 GiB. Text around invalid UTF-8 is cut as if the text ended there, and
-  // every invalid byte becomes the token of that byte. A byte without a token becomes unk_token, or nothing
-  // where the file names none. Time is O(n log n) in the length of the longest piece.
+  // Any bytes are accepted, at most 1 GiB. Text around invalid UTF-8 is cut as if the text ended there,
+  // without a prefix (Prepend, Metaspace, add_prefix_space) behind it, and every invalid byte becomes the
+  // token of that byte. A byte or character without a token becomes unk_token, or nothing where the file
+  // names none. Time is O(n log n) in the length of the longest piece.
   //
   // Throws InvalidArgument where the text is too long or a Split pattern exceeds its step limit on it.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
 
-  // The tokens' bytes joined, as valid UTF-8: each maximal invalid part becomes one U+FFFD. Special tokens
-  // are left out where `skip_special`. Throws InvalidArgument for an id outside [0, vocab_size()).
+  // The tokens' bytes joined, as valid UTF-8: each maximal invalid part becomes one U+FFFD (the package's
+  // ByteFallback gives one for every byte of a run of byte tokens that is not valid as a whole). What the
+  // decoder takes off the start of a text is taken off. Special tokens are left out where `skip_special`.
+  // Throws InvalidArgument for an id outside [0, vocab_size()).
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special) const;
 
-  // The bytes that a token stands for, often a part of a UTF-8 sequence. Lives as long as the tokenizer.
-  // Throws InvalidArgument for an id outside [0, vocab_size()).
+  // The bytes that a token stands for inside a text, often a part of a UTF-8 sequence. Lives as long as the
+  // tokenizer. Throws InvalidArgument for an id outside [0, vocab_size()).
   [[nodiscard]] std::string_view token_bytes(TokenId id) const;
+  // The token as the file spells it. Lives as long as the tokenizer. Throws as token_bytes does.
+  [[nodiscard]] std::string_view token_spelling(TokenId id) const;
   // The id of a token by its spelling in the file ("Ġthe", "<|im_end|>"); nullopt where there is none.
   [[nodiscard]] std::optional<TokenId> token_id(std::string_view spelling) const;
   // Throws InvalidArgument for an id outside [0, vocab_size()).
@@ -74,7 +83,16 @@ class Tokenizer {
   [[nodiscard]] std::size_t vocab_size() const noexcept;
 
  private:
+  friend class Detokenizer;
   explicit Tokenizer(std::unique_ptr<const TokenizerParts> parts) noexcept;
+  // The bytes of a token that begins a text.
+  [[nodiscard]] std::string first_token_bytes(TokenId id) const;
+  // How many characters the decoder may take off the start of a text.
+  [[nodiscard]] std::size_t strip_count() const noexcept;
+  // Takes at most `count` of them off `text`, the next part of a text of which nothing else is left so far;
+  // returns how many the part after it may lose.
+  [[nodiscard]] std::size_t strip_start(std::string& text, std::size_t count) const;
+
   std::unique_ptr<const TokenizerParts> parts_;
 };
 

@@ -11,26 +11,6 @@ namespace {
 
 constexpr std::string_view kWordCharacter = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])";
 
-// The first byte of the white space that ends at `end`, not before `limit`.
-std::size_t white_space_before(std::string_view text, std::size_t end, std::size_t limit) {
-  while (end > limit) {
-    const Utf8Unit unit = last_utf8_unit(text.substr(limit, end - limit));
-    if (unit.kind != Utf8Kind::kCharacter || !is_white_space(unit.code_point)) break;
-    end -= unit.length_bytes;
-  }
-  return end;
-}
-
-// The byte after the white space that begins at `begin`.
-std::size_t white_space_after(std::string_view text, std::size_t begin) {
-  while (begin < text.size()) {
-    const Utf8Unit unit = first_utf8_unit(text.substr(begin));
-    if (unit.kind != Utf8Kind::kCharacter || !is_white_space(unit.code_point)) break;
-    begin += unit.length_bytes;
-  }
-  return begin;
-}
-
 }  // namespace
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens)

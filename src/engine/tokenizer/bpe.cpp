@@ -8,6 +8,7 @@
 #include <metrale/base/error.h>
 
 #include "engine/tokenizer/byte_alphabet.h"
+#include "engine/tokenizer/utf8.h"
 
 namespace metrale::engine {
 namespace {
@@ -46,39 +47,89 @@ const MergeTable::Entry* MergeTable::find(TokenId left, TokenId right) const {
   }
 }
 
-ByteBpe::ByteBpe(const TokenizerSpec& spec, const Vocabulary& vocabulary)
-    : merges_(spec.bpe.merges), unknown_(spec.bpe.unknown), fuse_unknown_(spec.bpe.fuse_unknown) {
+Bpe::Bpe(const TokenizerSpec& spec, const Vocabulary& vocabulary)
+    : byte_level_(spec.bpe.byte_level),
+      merges_(spec.bpe.merges),
+      unknown_(spec.bpe.unknown),
+      fuse_unknown_(spec.bpe.fuse_unknown) {
   results_.reserve(spec.bpe.merges.size());
   for (const Merge& merge : spec.bpe.merges) results_.push_back(merge.result);
   byte_tokens_.fill(kNoToken);
+  index_tokens(spec, vocabulary);
+}
+
+void Bpe::index_tokens(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
   for (std::size_t i = 0; i < spec.spellings.size(); ++i) {
     if (!spec.in_model[i]) continue;
-    const std::optional<std::string> bytes = bytes_of_spelling(spec.spellings[i]);
-    if (!bytes) continue;
     const auto id = static_cast<TokenId>(i);
-    if (bytes->size() == 1) byte_tokens_[static_cast<unsigned char>(bytes->front())] = id;
-    if (spec.bpe.ignore_merges) whole_pieces_.emplace(vocabulary.bytes(id), id);
+    const std::string_view spelling = vocabulary.spelling(id);
+    if (byte_level_) {
+      const std::optional<std::string> bytes = bytes_of_spelling(spelling);
+      if (!bytes) continue;
+      if (bytes->size() == 1) byte_tokens_[static_cast<unsigned char>(bytes->front())] = id;
+      if (spec.bpe.ignore_merges) whole_pieces_.emplace(vocabulary.bytes(id), id);
+      continue;
+    }
+    if (spec.bpe.ignore_merges) whole_pieces_.emplace(spelling, id);
+    if (spelling.empty()) continue;
+    const Utf8Unit unit = first_utf8_unit(spelling);
+    if (unit.length_bytes == spelling.size()) character_tokens_.emplace(unit.code_point, id);
+    // The package looks for upper-case digits only.
+    const bool is_upper =
+        std::none_of(spelling.begin(), spelling.end(), [](char c) { return c >= 'a' && c <= 'f'; });
+    const auto byte = byte_of_fallback_spelling(spelling);
+    if (spec.bpe.byte_fallback && byte && is_upper) byte_tokens_[*byte] = id;
   }
 }
 
-void ByteBpe::begin(std::string_view piece, Workspace& workspace) const {
-  auto& symbols = workspace.symbols_;
-  symbols.clear();
+void Bpe::Workspace::push(TokenId id) {
+  const auto at = static_cast<std::uint32_t>(symbols_.size());
+  symbols_.push_back({.id = id, .previous = at == 0 ? kEnd : at - 1, .next = at + 1});
+}
+
+void Bpe::begin_bytes(std::string_view piece, Workspace& workspace) const {
   bool after_unknown = false;
   for (const char c : piece) {
     const TokenId byte_token = byte_tokens_[static_cast<unsigned char>(c)];
     const bool is_unknown = byte_token == kNoToken;
     if (is_unknown && (!unknown_ || (fuse_unknown_ && after_unknown))) continue;
     after_unknown = is_unknown;
-    const auto at = static_cast<std::uint32_t>(symbols.size());
-    symbols.push_back(
-        {.id = is_unknown ? *unknown_ : byte_token, .previous = at == 0 ? kEnd : at - 1, .next = at + 1});
+    workspace.push(is_unknown ? *unknown_ : byte_token);
   }
-  if (!symbols.empty()) symbols.back().next = kEnd;
 }
 
-std::optional<ByteBpe::Workspace::Candidate> ByteBpe::candidate_at(std::uint32_t position,
-                                                                   const Workspace& workspace) const {
+bool Bpe::has_byte_tokens(std::string_view bytes) const {
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [&](char c) { return byte_tokens_[static_cast<unsigned char>(c)] != kNoToken; });
+}
+
+void Bpe::begin_characters(std::string_view piece, Workspace& workspace) const {
+  bool unknown_waits = false;
+  const auto put_unknown = [&] {
+    if (unknown_waits) workspace.push(*unknown_);
+    unknown_waits = false;
+  };
+  while (!piece.empty()) {
+    const Utf8Unit unit = first_utf8_unit(piece);
+    const bool valid = unit.kind == Utf8Kind::kCharacter;
+    const std::string_view bytes = piece.substr(0, valid ? unit.length_bytes : 1);
+    piece.remove_prefix(bytes.size());
+    const auto token = valid ? character_tokens_.find(unit.code_point) : character_tokens_.end();
+    if (token != character_tokens_.end()) {
+      put_unknown();
+      workspace.push(token->second);
+    } else if (has_byte_tokens(bytes)) {
+      for (const char c : bytes) workspace.push(byte_tokens_[static_cast<unsigned char>(c)]);
+    } else if (unknown_) {
+      if (!fuse_unknown_) put_unknown();
+      unknown_waits = true;
+    }
+  }
+  put_unknown();
+}
+
+std::optional<Bpe::Workspace::Candidate> Bpe::candidate_at(std::uint32_t position,
+                                                           const Workspace& workspace) const {
   const auto& left = workspace.symbols_[position];
   if (left.next == kEnd) return std::nullopt;
   const MergeTable::Entry* entry = merges_.find(left.id, workspace.symbols_[left.next].id);
@@ -86,9 +137,9 @@ std::optional<ByteBpe::Workspace::Candidate> ByteBpe::candidate_at(std::uint32_t
   return Workspace::Candidate{entry->rank} << 32 | position;
 }
 
-void ByteBpe::merge_all(Workspace& workspace) const {
+void Bpe::merge_all(Workspace& workspace) const {
   auto& symbols = workspace.symbols_;
-  // The pairs of bytes are sorted once and read in order; only later pairs need a heap, which then stays
+  // The pairs of units are sorted once and read in order; only later pairs need a heap, which then stays
   // small.
   auto& first = workspace.first_;
   auto& heap = workspace.heap_;
@@ -130,7 +181,7 @@ void ByteBpe::merge_all(Workspace& workspace) const {
   }
 }
 
-void ByteBpe::encode(std::string_view piece, Workspace& workspace, std::vector<TokenId>& ids) const {
+void Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<TokenId>& ids) const {
   if (piece.size() > kMaxPieceBytes) throw InvalidArgument("a piece of the text is longer than 2 GiB");
   if (!whole_pieces_.empty()) {
     if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
@@ -138,7 +189,14 @@ void ByteBpe::encode(std::string_view piece, Workspace& workspace, std::vector<T
       return;
     }
   }
-  begin(piece, workspace);
+  workspace.symbols_.clear();
+  if (byte_level_) {
+    begin_bytes(piece, workspace);
+  } else {
+    begin_characters(piece, workspace);
+  }
+  if (workspace.symbols_.empty()) return;
+  workspace.symbols_.back().next = kEnd;
   merge_all(workspace);
   for (const auto& symbol : workspace.symbols_) {
     if (!symbol.merged_away) ids.push_back(symbol.id);

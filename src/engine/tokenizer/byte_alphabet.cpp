@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tokenizer/byte_alphabet.h"
 
+#include <charconv>
 #include <cstdint>
+#include <system_error>
 
 #include "engine/tokenizer/utf8.h"
 
@@ -35,6 +37,15 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelling) {
     spelling.remove_prefix(unit.length_bytes);
   }
   return bytes;
+}
+
+std::optional<unsigned char> byte_of_fallback_spelling(std::string_view spelling) {
+  if (spelling.size() != 6 || !spelling.starts_with("<0x") || spelling.back() != '>') return std::nullopt;
+  unsigned char byte = 0;
+  const char* digits_end = spelling.data() + 5;
+  const auto [end, error] = std::from_chars(spelling.data() + 3, digits_end, byte, 16);
+  if (error != std::errc{} || end != digits_end) return std::nullopt;
+  return byte;
 }
 
 }  // namespace metrale::engine

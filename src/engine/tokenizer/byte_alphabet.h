@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte alphabet of GPT-2 vocabularies: every byte is spelled as one printable character, so that a
-// token's spelling is text even where its bytes are not. Printable Latin-1 stands for itself, the rest for
-// U+0100 and up.
+// How vocabularies spell bytes. The byte alphabet of GPT-2: every byte is spelled as one printable character,
+// so that a token's spelling is text even where its bytes are not. Printable Latin-1 stands for itself, the
+// rest for U+0100 and up.
 #pragma once
 
 #include <array>
@@ -25,5 +25,9 @@ inline constexpr std::array<char16_t, 256> kByteCharacters = [] {
 
 // The bytes that a spelling stands for; nullopt where it has a character outside the alphabet.
 [[nodiscard]] std::optional<std::string> bytes_of_spelling(std::string_view spelling);
+
+// The byte of "<0x0A>", which is how vocabularies of characters spell single bytes; nullopt for anything
+// else.
+[[nodiscard]] std::optional<unsigned char> byte_of_fallback_spelling(std::string_view spelling);
 
 }  // namespace metrale::engine

@@ -9,27 +9,46 @@ namespace metrale::engine {
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
   std::string bytes;
+  bool first = true;
   for (const TokenId id : ids) {
     const std::string_view token = token_bytes(id);
-    if (!skip_special || !is_special(id)) bytes += token;
+    if (skip_special && is_special(id)) continue;
+    if (first) {
+      bytes += first_token_bytes(id);
+    } else {
+      bytes += token;
+    }
+    first = false;
   }
+  static_cast<void>(strip_start(bytes, strip_count()));
   if (valid_utf8_prefix(bytes) == bytes.size()) return bytes;
   std::string text;
   if (append_repaired_utf8(text, bytes) != 0) text += kReplacementCharacter;
   return text;
 }
 
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), strips_left_(tokenizer.strip_count()) {}
+
 std::string Detokenizer::push(TokenId id) {
   const std::string_view token = tokenizer_->token_bytes(id);
   if (skip_special_ && tokenizer_->is_special(id)) return {};
-  held_ += token;
+  if (first_) {
+    held_ = tokenizer_->first_token_bytes(id);
+  } else {
+    held_ += token;
+  }
+  first_ = false;
   std::string text;
   const std::size_t incomplete = append_repaired_utf8(text, held_);
   held_.erase(0, held_.size() - incomplete);
+  strips_left_ = tokenizer_->strip_start(text, strips_left_);
   return text;
 }
 
 std::string Detokenizer::finish() {
+  first_ = true;
+  strips_left_ = tokenizer_->strip_count();
   if (held_.empty()) return {};
   held_.clear();
   return std::string(kReplacementCharacter);

@@ -25,9 +25,6 @@ void check_model(const JsonNode& model) {
     double share = 1;
     if (dropout->value().get(share) != simdjson::SUCCESS || share != 0) dropout->unsupported("null, 0");
   }
-  if (const auto fallback = model.find("byte_fallback"); fallback && fallback->boolean()) {
-    fallback->unsupported("false");
-  }
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (const auto text = model.find(affix); text && !text->string().empty()) text->unsupported("null, \"\"");
   }
@@ -181,6 +178,8 @@ void read_model(const JsonNode& root, TokenizerSpec& spec) {
   }
   const auto fuse = model.find("fuse_unk");
   spec.bpe.fuse_unknown = fuse && fuse->boolean();
+  const auto fallback = model.find("byte_fallback");
+  spec.bpe.byte_fallback = fallback && fallback->boolean();
   const auto ignore = model.find("ignore_merges");
   spec.bpe.ignore_merges = ignore && ignore->boolean();
 }

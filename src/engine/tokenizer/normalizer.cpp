@@ -12,6 +12,7 @@
 
 #include <metrale/base/assert.h>
 
+#include "engine/tokenizer/unicode.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace metrale::engine {
@@ -75,33 +76,100 @@ std::vector<CodePoint> decompose(std::string_view text, utf8proc_option_t option
   return out;
 }
 
+void append_character(std::string& out, CodePoint c) {
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const utf8proc_ssize_t count = utf8proc_encode_char(c, bytes.data());
+  out.append(bytes.begin(), bytes.begin() + count);
+}
+
 std::string normalized(std::string_view text, NormalForm form) {
-  utf8proc_option_t options = with(UTF8PROC_STABLE, UTF8PROC_COMPOSE);
-  if (form == NormalForm::kNfkc) options = with(options, UTF8PROC_COMPAT);
+  const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  utf8proc_option_t options = with(UTF8PROC_STABLE, composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+  if (compatible) options = with(options, UTF8PROC_COMPAT);
   std::vector<CodePoint> code_points = decompose(text, options);
   const utf8proc_ssize_t length = utf8proc_normalize_utf32(
       code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), options);
   METRALE_ASSERT(length >= 0);
   std::string out;
   out.reserve(text.size());
-  for (const CodePoint c : std::span(code_points).first(static_cast<std::size_t>(length))) {
-    std::array<utf8proc_uint8_t, 4> bytes{};
-    const utf8proc_ssize_t count = utf8proc_encode_char(c, bytes.data());
-    out.append(bytes.begin(), bytes.begin() + count);
-  }
+  for (const CodePoint c : std::span(code_points).first(static_cast<std::size_t>(length)))
+    append_character(out, c);
   return out;
 }
 
-}  // namespace
-
-bool Normalizer::keeps(std::string_view text) const {
-  return forms_.empty() ||
-         std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+// Calls character(code point) for each.
+template <class Character>
+void for_each_character(std::string_view text, Character character) {
+  while (!text.empty()) {
+    const Utf8Unit unit = first_utf8_unit(text);
+    METRALE_ASSERT(unit.kind == Utf8Kind::kCharacter);
+    character(static_cast<CodePoint>(unit.code_point));
+    text.remove_prefix(unit.length_bytes);
+  }
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+std::string lowercased(std::string_view text) {
+  constexpr CodePoint kDottedI = 0x130;  // the only one whose lower case is two characters
+  constexpr CodePoint kDotAbove = 0x307;
+  std::string out;
+  for_each_character(text, [&](CodePoint c) {
+    append_character(out, c == kDottedI ? 'i' : utf8proc_tolower(c));
+    if (c == kDottedI) append_character(out, kDotAbove);
+  });
+  return out;
+}
+
+std::string without_marks(std::string_view text) {
+  std::string out;
+  for_each_character(text, [&](CodePoint c) {
+    const utf8proc_category_t category = utf8proc_category(c);
+    const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+                      category == UTF8PROC_CATEGORY_ME;
+    if (!mark) append_character(out, c);
+  });
+  return out;
+}
+
+std::string stripped(std::string_view text, const StripStep& step) {
+  if (step.left) text.remove_prefix(white_space_after(text, 0));
+  if (step.right) text = text.substr(0, white_space_before(text, text.size(), 0));
+  return std::string(text);
+}
+
+struct ApplyStep {
+  std::string_view text;
+  bool continues;
+
+  std::string operator()(NormalForm form) const { return normalized(text, form); }
+  std::string operator()(const PrependStep& step) const {
+    return text.empty() || continues ? std::string(text) : step.prefix + std::string(text);
+  }
+  std::string operator()(const ReplaceStep& step) const {
+    return replace_matches(step.pattern, text, step.content);
+  }
+  std::string operator()(LowercaseStep /*step*/) const { return lowercased(text); }
+  std::string operator()(StripAccentsStep /*step*/) const { return without_marks(text); }
+  std::string operator()(const StripStep& step) const { return stripped(text, step); }
+};
+
+}  // namespace
+
+Normalizer::Normalizer(std::vector<NormalizerStep> steps)
+    : steps_(std::move(steps)),
+      only_forms_(std::all_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
+        return std::holds_alternative<NormalForm>(step);
+      })) {}
+
+bool Normalizer::keeps(std::string_view text) const {
+  return steps_.empty() || (only_forms_ && std::all_of(text.begin(), text.end(), [](char c) {
+                              return static_cast<unsigned char>(c) < 0x80;
+                            }));
+}
+
+std::string Normalizer::apply(std::string_view text, bool continues) const {
   std::string out(text);
-  for (const NormalForm form : forms_) out = normalized(out, form);
+  for (const NormalizerStep& step : steps_) out = std::visit(ApplyStep{out, continues}, step);
   return out;
 }
 

@@ -21,25 +21,6 @@ struct Overloaded : Fs... {
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
-// Calls found(begin, end) for each match. An empty match right behind a match is passed over.
-template <class Found>
-void for_each_match(const Regex& regex, RegexMatcher& matcher, std::string_view text, Found found) {
-  std::size_t from = 0;
-  std::optional<std::size_t> last_end;
-  while (from <= text.size()) {
-    const std::optional<TextRange> match = matcher.find(regex, text, from);
-    if (!match) return;
-    if (match->begin == match->end && match->end == last_end) {
-      if (from == text.size()) return;
-      from += first_utf8_unit(text.substr(from)).length_bytes;
-      continue;
-    }
-    found(match->begin, match->end);
-    from = match->end;
-    last_end = match->end;
-  }
-}
-
 template <class Found>
 void for_each_digit(std::string_view text, Found found) {
   std::size_t at = 0;
@@ -94,8 +75,16 @@ PreTokenizer::Step PreTokenizer::make_step(PreTokenizerStep&& spec) {
                           step.behavior =
                               digits.individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
                         },
+                        [&](MetaspaceStep& metaspace) {
+                          step.prefix = metaspace.replacement;
+                          step.scheme = metaspace.scheme;
+                          step.space = Regex::from_literal(" ", "Metaspace");
+                          step.behavior = SplitBehavior::kMergedWithNext;
+                          if (metaspace.split) step.regex = Regex::from_literal(step.prefix, "Metaspace");
+                        },
                         [&](const ByteLevelStep& byte_level) {
-                          step.add_prefix_space = byte_level.add_prefix_space;
+                          step.prefix = " ";
+                          if (byte_level.add_prefix_space) step.scheme = PrependScheme::kAlways;
                           if (byte_level.use_regex)
                             step.regex = Regex::from_oniguruma(kByteLevelPattern, "ByteLevel");
                         }},
@@ -125,17 +114,26 @@ void PreTokenizer::split(const Step& step, std::string_view piece, Workspace& wo
   }
 }
 
-void PreTokenizer::cut(std::string_view text, bool continues, Workspace& workspace) const {
+bool PreTokenizer::prepends(const Step& step, std::string_view piece, bool begins_text, TextPlace place) {
+  if (step.scheme == PrependScheme::kNever || piece.starts_with(step.prefix)) return false;
+  if (step.scheme == PrependScheme::kFirst) return begins_text && place == TextPlace::kStart;
+  return !(begins_text && place == TextPlace::kContinues);
+}
+
+void PreTokenizer::cut(std::string_view text, TextPlace place, Workspace& workspace) const {
   auto& pieces = workspace.pieces_;
-  workspace.prefixed_.clear();
+  workspace.changed_.clear();
   pieces.clear();
   if (!text.empty()) pieces.push_back(text);
   for (const Step& step : steps_) {
     workspace.next_.clear();
     for (std::string_view piece : pieces) {
       const bool begins_text = piece.data() == text.data();
-      if (step.add_prefix_space && !piece.starts_with(' ') && !(continues && begins_text)) {
-        piece = workspace.prefixed_.emplace_back(" " + std::string(piece));
+      if (step.space && piece.find(' ') != std::string_view::npos) {
+        piece = workspace.changed_.emplace_back(replace_matches(*step.space, piece, step.prefix));
+      }
+      if (prepends(step, piece, begins_text, place)) {
+        piece = workspace.changed_.emplace_back(step.prefix + std::string(piece));
       }
       if (step.on_digits || step.regex) {
         split(step, piece, workspace);

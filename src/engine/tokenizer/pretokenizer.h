@@ -2,6 +2,7 @@
 // PreTokenizer: cuts text into the pieces that BPE works on.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -12,6 +13,13 @@
 #include "engine/tokenizer/spec.h"
 
 namespace metrale::engine {
+
+// Where a stretch of text begins.
+enum class TextPlace : std::uint8_t {
+  kStart,       // the whole text
+  kAfterToken,  // behind an added token
+  kContinues,   // behind invalid bytes: the text goes on, so nothing is put before it
+};
 
 class PreTokenizer {
  public:
@@ -31,25 +39,26 @@ class PreTokenizer {
     std::vector<std::string_view> pieces_;
     std::vector<std::string_view> next_;
     std::vector<Span> spans_;
-    std::deque<std::string> prefixed_;  // pieces that got a space before them
+    std::deque<std::string> changed_;  // pieces that are not parts of the text any more
   };
 
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps);
 
-  // `text` must be valid UTF-8. `continues`: the text goes on after something that is no text (invalid
-  // bytes), so its first piece gets no prefix space. Throws InvalidArgument where a pattern exceeds its step
-  // limit.
-  void cut(std::string_view text, bool continues, Workspace& workspace) const;
+  // `text` must be valid UTF-8. Throws InvalidArgument where a pattern exceeds its step limit.
+  void cut(std::string_view text, TextPlace place, Workspace& workspace) const;
 
  private:
   struct Step {
-    bool add_prefix_space = false;
+    std::string prefix;
+    PrependScheme scheme = PrependScheme::kNever;
+    std::optional<Regex> space;  // what becomes the prefix's character
     bool on_digits = false;
     std::optional<Regex> regex;
     SplitBehavior behavior = SplitBehavior::kIsolated;
     bool invert = false;
   };
   static Step make_step(PreTokenizerStep&& spec);
+  static bool prepends(const Step& step, std::string_view piece, bool begins_text, TextPlace place);
   static void split(const Step& step, std::string_view piece, Workspace& workspace);
 
   std::vector<Step> steps_;

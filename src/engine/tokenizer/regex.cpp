@@ -124,4 +124,15 @@ std::optional<TextRange> RegexMatcher::find(const Regex& regex, std::string_view
   return TextRange{range[0], range[1]};
 }
 
+std::string replace_matches(const Regex& regex, std::string_view text, std::string_view content) {
+  RegexMatcher matcher;
+  std::string out;
+  std::size_t done = 0;
+  for_each_match(regex, matcher, text, [&](std::size_t begin, std::size_t end) {
+    out.append(text.substr(done, begin - done)).append(content);
+    done = end;
+  });
+  return out.append(text.substr(done));
+}
+
 }  // namespace metrale::engine

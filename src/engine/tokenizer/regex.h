@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/tokenizer/utf8.h"
+
 namespace metrale::engine {
 
 class Regex {
@@ -62,5 +64,29 @@ class RegexMatcher {
   std::unique_ptr<void, FreeContext> context_;
   std::unique_ptr<void, FreeStack> stack_;  // where a match has needed more than the JIT's own
 };
+
+// Calls found(begin, end) for each match in `text`, in order; `found` may not change the text. An empty match
+// right behind a match is passed over.
+template <class Found>
+void for_each_match(const Regex& regex, RegexMatcher& matcher, std::string_view text, Found found) {
+  std::size_t from = 0;
+  std::optional<std::size_t> last_end;
+  while (from <= text.size()) {
+    const std::optional<TextRange> match = matcher.find(regex, text, from);
+    if (!match) return;
+    if (match->begin == match->end && match->end == last_end) {
+      if (from == text.size()) return;
+      from += first_utf8_unit(text.substr(from)).length_bytes;
+      continue;
+    }
+    found(match->begin, match->end);
+    from = match->end;
+    last_end = match->end;
+  }
+}
+
+// `text` with every match replaced by `content`. Throws as RegexMatcher::find does.
+[[nodiscard]] std::string replace_matches(const Regex& regex, std::string_view text,
+                                          std::string_view content);
 
 }  // namespace metrale::engine

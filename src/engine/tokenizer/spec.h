@@ -2,6 +2,7 @@
 // What a tokenizer.json says, checked and resolved to ids, as plain data.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,7 +47,14 @@ struct ByteLevelStep {
   bool add_prefix_space = false;
   bool use_regex = true;
 };
-using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep>;
+// Which pieces get the replacement before them: all, the one at the very start of the text, none.
+enum class PrependScheme : std::uint8_t { kAlways, kFirst, kNever };
+struct MetaspaceStep {
+  std::string replacement;  // of a space: one character, "▁"
+  PrependScheme scheme = PrependScheme::kAlways;
+  bool split = true;  // before each replacement
+};
+using PreTokenizerStep = std::variant<SplitStep, DigitsStep, ByteLevelStep, MetaspaceStep>;
 
 struct Merge {
   TokenId left = 0;
@@ -59,17 +67,30 @@ struct BpeSpec {
   std::optional<TokenId> unknown;
   bool fuse_unknown = false;
   bool ignore_merges = false;
+  bool byte_level = false;     // over the byte alphabet; else over characters
+  bool byte_fallback = false;  // a character without a token is the tokens "<0xE2>" … of its bytes
+};
+
+// How spellings become text. With `byte_level` nothing else counts.
+struct DecoderSpec {
+  bool byte_level = false;
+  std::vector<ReplaceStep> replacements;
+  std::string first_token_drops;  // what is cut out of the first token instead of being replaced
+  bool byte_fallback = false;     // "<0xE2>" is that byte
+  std::string strips;             // a character that is taken off the start of the whole text …
+  std::size_t strip_count = 0;    // … at most so many times
 };
 
 struct TokenizerSpec {
   std::vector<std::string> spellings;  // by id, without gaps
   std::vector<bool> in_model;          // by id: in the model's vocabulary, not only an added token
   std::vector<AddedToken> added_tokens;
-  std::vector<NormalForm> normal_forms;
-  std::vector<PreTokenizerStep> pre_tokenizer;  // the last one is the only ByteLevelStep
+  std::vector<NormalizerStep> normalizer;
+  std::vector<PreTokenizerStep> pre_tokenizer;  // with bpe.byte_level the last one is the only ByteLevelStep
   std::vector<TokenId> prefix;                  // of the post-processor
   std::vector<TokenId> suffix;
   BpeSpec bpe;
+  DecoderSpec decoder;
 };
 
 // Throws FormatError and Unsupported; `origin` is the path in messages.

@@ -39,22 +39,26 @@ std::vector<AddedToken> added_tokens_of(const TokenizerSpec& spec, bool normaliz
 struct TokenizerParts {
   explicit TokenizerParts(TokenizerSpec&& spec)
       : vocabulary(spec),
-        normalizer(spec.normal_forms),
+        normalizer(std::move(spec.normalizer)),
         raw_added(added_tokens_of(spec, false, normalizer)),
         normalized_added(added_tokens_of(spec, true, normalizer)),
         bpe(spec, vocabulary),
         prefix(std::move(spec.prefix)),
         suffix(std::move(spec.suffix)),
-        pre_tokenizer(std::move(spec.pre_tokenizer)) {}
+        pre_tokenizer(std::move(spec.pre_tokenizer)),
+        strips(std::move(spec.decoder.strips)),
+        strip_count(spec.decoder.strip_count) {}
 
   Vocabulary vocabulary;
   Normalizer normalizer;
   AddedTokenFinder raw_added;
   AddedTokenFinder normalized_added;
-  ByteBpe bpe;
+  Bpe bpe;
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
   PreTokenizer pre_tokenizer;
+  std::string strips;
+  std::size_t strip_count;
 };
 
 namespace {
@@ -73,7 +77,8 @@ class Encoding {
       if (segment.id) {
         ids_.push_back(*segment.id);
       } else {
-        any_bytes(segment.text);
+        any_bytes(segment.text,
+                  segment.text.data() == text.data() ? TextPlace::kStart : TextPlace::kAfterToken);
       }
     }
     if (options_.add_special_tokens) ids_.insert(ids_.end(), parts_.suffix.begin(), parts_.suffix.end());
@@ -81,24 +86,23 @@ class Encoding {
   }
 
  private:
-  void any_bytes(std::string_view bytes) {
-    bool continues = false;
+  void any_bytes(std::string_view bytes, TextPlace place) {
     while (!bytes.empty()) {
       const std::size_t valid = valid_utf8_prefix(bytes);
       if (valid != 0) {
-        stretch(bytes.substr(0, valid), continues);
+        stretch(bytes.substr(0, valid), place);
       } else {
         parts_.bpe.encode(bytes.substr(0, 1), bpe_, ids_);
       }
       bytes.remove_prefix(std::max<std::size_t>(valid, 1));
-      continues = true;
+      place = TextPlace::kContinues;
     }
   }
 
-  void stretch(std::string_view text, bool continues) {
+  void stretch(std::string_view text, TextPlace place) {
     std::string normalized;
     if (!parts_.normalizer.keeps(text)) {
-      normalized = parts_.normalizer.apply(text);
+      normalized = parts_.normalizer.apply(text, place == TextPlace::kContinues);
       text = normalized;
     }
     parts_.normalized_added.find(text, options_.parse_special, segments_);
@@ -107,7 +111,8 @@ class Encoding {
         ids_.push_back(*segment.id);
         continue;
       }
-      parts_.pre_tokenizer.cut(segment.text, continues && segment.text.data() == text.data(), cutting_);
+      const bool begins = segment.text.data() == text.data();
+      parts_.pre_tokenizer.cut(segment.text, begins ? place : TextPlace::kAfterToken, cutting_);
       for (const std::string_view piece : cutting_.pieces()) parts_.bpe.encode(piece, bpe_, ids_);
     }
   }
@@ -117,7 +122,7 @@ class Encoding {
   std::vector<TokenId> ids_;
   std::vector<Segment> segments_;
   PreTokenizer::Workspace cutting_;
-  ByteBpe::Workspace bpe_;
+  Bpe::Workspace bpe_;
 };
 
 }  // namespace
@@ -146,6 +151,29 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeOptions opti
 std::string_view Tokenizer::token_bytes(TokenId id) const {
   parts_->vocabulary.check(id);
   return parts_->vocabulary.bytes(id);
+}
+
+std::string_view Tokenizer::token_spelling(TokenId id) const {
+  parts_->vocabulary.check(id);
+  return parts_->vocabulary.spelling(id);
+}
+
+std::string Tokenizer::first_token_bytes(TokenId id) const {
+  parts_->vocabulary.check(id);
+  return parts_->vocabulary.first_bytes(id);
+}
+
+std::size_t Tokenizer::strip_count() const noexcept {
+  return parts_->strip_count;
+}
+
+std::size_t Tokenizer::strip_start(std::string& text, std::size_t count) const {
+  std::size_t done = 0;
+  std::size_t at = 0;
+  for (; done < count && std::string_view(text).substr(at).starts_with(parts_->strips); ++done)
+    at += parts_->strips.size();
+  text.erase(0, at);
+  return text.empty() ? count - done : 0;
 }
 
 std::optional<TokenId> Tokenizer::token_id(std::string_view spelling) const {

@@ -2,6 +2,9 @@
 // Character classes that the tokenizer needs outside of patterns.
 #pragma once
 
+#include <cstddef>
+#include <string_view>
+
 namespace metrale::engine {
 
 // Unicode's White_Space property, which has not changed since Unicode 6.3.
@@ -13,5 +16,10 @@ namespace metrale::engine {
 
 // General category Nd, Nl or No.
 [[nodiscard]] bool is_numeric(char32_t c);
+
+// The first byte of the white space that ends at `end`, not before `limit`. Any bytes are accepted.
+[[nodiscard]] std::size_t white_space_before(std::string_view text, std::size_t end, std::size_t limit);
+// The byte after the white space that begins at `begin`. Any bytes are accepted.
+[[nodiscard]] std::size_t white_space_after(std::string_view text, std::size_t begin);
 
 }  // namespace metrale::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vocabulary: tokens by id and by spelling, and the bytes each stands for.
+// Vocabulary: tokens by id and by spelling, and the text that each stands for.
 #pragma once
 
 #include <cstddef>
@@ -26,18 +26,25 @@ class Vocabulary {
   void check(TokenId id) const;
 
   // The id must be checked before.
-  [[nodiscard]] std::string_view bytes(TokenId id) const {
-    const auto at = static_cast<std::size_t>(id);
-    const std::size_t begin = at == 0 ? 0 : byte_ends_[at - 1];
-    return std::string_view(bytes_).substr(begin, byte_ends_[at] - begin);
-  }
+  [[nodiscard]] std::string_view spelling(TokenId id) const { return part(spellings_, spelling_ends_, id); }
+  [[nodiscard]] std::string_view bytes(TokenId id) const { return part(bytes_, byte_ends_, id); }
+  // The bytes of a token that begins a text.
+  [[nodiscard]] std::string first_bytes(TokenId id) const;
   [[nodiscard]] bool is_special(TokenId id) const { return special_[static_cast<std::size_t>(id)]; }
 
  private:
+  static std::string_view part(std::string_view all, const std::vector<std::size_t>& ends, TokenId id) {
+    const auto at = static_cast<std::size_t>(id);
+    const std::size_t begin = at == 0 ? 0 : ends[at - 1];
+    return all.substr(begin, ends[at] - begin);
+  }
+
   std::string spellings_;  // all of them joined; the index points into it, so a Vocabulary never moves
   std::string bytes_;
-  std::vector<std::size_t> byte_ends_;  // by id
-  std::vector<bool> special_;           // by id
+  std::vector<std::size_t> spelling_ends_;  // by id
+  std::vector<std::size_t> byte_ends_;      // by id
+  std::string first_token_drops_;
+  std::vector<bool> special_;  // by id
   std::unordered_map<std::string_view, TokenId> index_;
 };
 

@@ -3,17 +3,26 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 namespace metrale::engine {
 namespace {
 
+template <class... Steps>
+Normalizer normalizer_of(Steps... steps) {
+  std::vector<NormalizerStep> list;
+  (list.emplace_back(std::move(steps)), ...);
+  return Normalizer(std::move(list));
+}
+
 std::string nfc(std::string_view text) {
-  return Normalizer({NormalForm::kNfc}).apply(text);
+  return normalizer_of(NormalForm::kNfc).apply(text);
 }
 std::string nfkc(std::string_view text) {
-  return Normalizer({NormalForm::kNfkc}).apply(text);
+  return normalizer_of(NormalForm::kNfkc).apply(text);
 }
 
 TEST(Normalizer, NfcComposes) {
@@ -56,10 +65,44 @@ TEST(Normalizer, LongRunOfUnsortedMarksIsSorted) {
   EXPECT_EQ(nfc(unsorted), "x" + below + above);
 }
 
+TEST(Normalizer, NfdAndNfkdTakeApart) {
+  EXPECT_EQ(normalizer_of(NormalForm::kNfd).apply("\u00e9\ud55c\ufb01"), "e\u0301\u1112\u1161\u11ab\ufb01");
+  EXPECT_EQ(normalizer_of(NormalForm::kNfkd).apply("\u00e9\ufb01"), "e\u0301fi");
+}
+
+TEST(Normalizer, PrependPutsItsTextBeforeTextThatBegins) {
+  const Normalizer normalizer = normalizer_of(PrependStep{"_"});
+  EXPECT_EQ(normalizer.apply("a"), "_a");
+  EXPECT_EQ(normalizer.apply("_a"), "__a");
+  EXPECT_EQ(normalizer.apply(""), "");
+  EXPECT_EQ(normalizer.apply("a", /*continues=*/true), "a");
+}
+
+TEST(Normalizer, ReplaceChangesEveryMatch) {
+  EXPECT_EQ(normalizer_of(ReplaceStep{Regex::from_literal(" ", "t"), "▁"}).apply(" a  b"), "▁a▁▁b");
+  EXPECT_EQ(normalizer_of(ReplaceStep{Regex::from_oniguruma(" {2,}", "t"), "$0"}).apply("a   b c"), "a$0b c");
+}
+
+TEST(Normalizer, LowercaseGoesCharacterByCharacter) {
+  EXPECT_EQ(normalizer_of(LowercaseStep{}).apply("ABC ÄÖ ΑΣ İ ẞ"), "abc äö ασ i\u0307 ß");
+}
+
+TEST(Normalizer, StripAccentsTakesMarksOut) {
+  EXPECT_EQ(normalizer_of(StripAccentsStep{}).apply("e\u0301\u0488x\u0903é"), "exé");
+  EXPECT_EQ(normalizer_of(NormalForm::kNfd, StripAccentsStep{}).apply("é"), "e");
+}
+
+TEST(Normalizer, StripTakesWhiteSpaceOffTheAskedEnds) {
+  EXPECT_EQ(normalizer_of(StripStep{.left = true, .right = false}).apply(" \u3000a \n"), "a \n");
+  EXPECT_EQ(normalizer_of(StripStep{.left = false, .right = true}).apply(" \u3000a \n"), " \u3000a");
+  EXPECT_EQ(normalizer_of(StripStep{}).apply(" \n"), "");
+}
+
 TEST(Normalizer, AsciiAndNoFormsAreKept) {
-  EXPECT_TRUE(Normalizer({NormalForm::kNfc}).keeps("plain text"));
-  EXPECT_FALSE(Normalizer({NormalForm::kNfc}).keeps("é"));
-  EXPECT_TRUE(Normalizer({}).keeps("é"));
+  EXPECT_TRUE(normalizer_of(NormalForm::kNfc).keeps("plain text"));
+  EXPECT_FALSE(normalizer_of(NormalForm::kNfc).keeps("é"));
+  EXPECT_FALSE(normalizer_of(LowercaseStep{}).keeps("plain text"));
+  EXPECT_TRUE(normalizer_of().keeps("é"));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ Pieces cut(std::string_view text, Steps... steps) {
   std::vector<PreTokenizerStep> list;
   (list.emplace_back(std::move(steps)), ...);
   PreTokenizer::Workspace workspace;
-  PreTokenizer(std::move(list)).cut(text, false, workspace);
+  PreTokenizer(std::move(list)).cut(text, TextPlace::kStart, workspace);
   return {workspace.pieces().begin(), workspace.pieces().end()};
 }
 
@@ -44,7 +44,7 @@ TEST(PreTokenizer, TextThatContinuesGetsNoPrefixSpace) {
   std::vector<PreTokenizerStep> steps;
   steps.emplace_back(ByteLevelStep{.add_prefix_space = true});
   PreTokenizer::Workspace workspace;
-  PreTokenizer(std::move(steps)).cut("a", true, workspace);
+  PreTokenizer(std::move(steps)).cut("a", TextPlace::kContinues, workspace);
   EXPECT_EQ(workspace.pieces(), (std::vector<std::string_view>{"a"}));
 }
 

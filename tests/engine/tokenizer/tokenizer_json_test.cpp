@@ -169,15 +169,22 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamedWithItsValue) {
   expect_refused<Unsupported>({
       {"version = \"2.0\"", [](json& d) { d["version"] = "2.0"; }},
       {"model.type = \"Unigram\"; supported: BPE", [](json& d) { d["model"]["type"] = "Unigram"; }},
-      {"model.byte_fallback = true", [](json& d) { d["model"]["byte_fallback"] = true; }},
+      {"model.byte_fallback = true; supported: false where the pre_tokenizer ends with ByteLevel",
+       [](json& d) { d["model"]["byte_fallback"] = true; }},
       {"model.dropout = 0.1", [](json& d) { d["model"]["dropout"] = 0.1; }},
       {"model.end_of_word_suffix = \"</w>\"", [](json& d) { d["model"]["end_of_word_suffix"] = "</w>"; }},
-      {"normalizer.type = \"Lowercase\"; supported: NFC, NFKC, Sequence",
-       [](json& d) { d["normalizer"] = {{"type", "Lowercase"}}; }},
-      {"pre_tokenizer = null", [](json& d) { d["pre_tokenizer"] = nullptr; }},
-      {"pre_tokenizer.type = \"Metaspace\"", [](json& d) { d["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
-      {"supported: ByteLevel, or a Sequence that ends with it",
+      {"normalizer.type = \"Nmt\"; supported: NFC, NFKC, NFD, NFKD, Prepend",
+       [](json& d) { d["normalizer"] = {{"type", "Nmt"}}; }},
+      {"pre_tokenizer.type = \"Whitespace\"; supported: ByteLevel, Metaspace",
+       [](json& d) { d["pre_tokenizer"] = {{"type", "Whitespace"}}; }},
+      {"pre_tokenizer.prepend_scheme = \"last\"; supported: always, first, never",
+       [](json& d) {
+         d["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+       }},
+      {"decoder.type = \"ByteLevel\"; supported: Metaspace, or Replace",
        [&](json& d) { d["pre_tokenizer"] = split("a"); }},
+      {"decoder.type = \"Metaspace\"; supported: ByteLevel, as the pre_tokenizer ends with it",
+       [](json& d) { d["decoder"] = {{"type", "Metaspace"}, {"replacement", "_"}}; }},
       {"pre_tokenizer.pretokenizers[1].type = \"Split\"; supported: ByteLevel last",
        [&](json& d) { d["pre_tokenizer"] = sequence({byte_level, split("a")}); }},
       {"pre_tokenizer.pretokenizers[0].pattern, does not support a class in a class at byte 2 of the pattern "
@@ -197,7 +204,7 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamedWithItsValue) {
        [](json& d) { d["post_processor"] = {{"type", "TemplateProcessing"}, {"single", json::array()}}; }},
       {"post_processor.processors[1].type = \"TemplateProcessing\"; supported: one TemplateProcessing",
        [&](json& d) { d["post_processor"] = {{"type", "Sequence"}, {"processors", {frame, frame}}}; }},
-      {"decoder = null; supported: ByteLevel", [](json& d) { d["decoder"] = nullptr; }},
+      {"decoder = null; supported: ByteLevel, Metaspace, Sequence", [](json& d) { d["decoder"] = nullptr; }},
       {"decoder.type = \"WordPiece\"; supported: ByteLevel",
        [](json& d) { d["decoder"] = {{"type", "WordPiece"}}; }},
   });
