@@ -81,7 +81,7 @@ void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
       ->capture_default_str();
 }
 
-void add_engine_flags(CLI::App& command, GenerateFlags& flags) {
+void add_limit_flags(CLI::App& command, GenerateFlags& flags) {
   command
       .add_option("--max-seq-len", flags.max_seq_len,
                   "Longest sequence, prompt and answer (default: what is needed)")
@@ -90,21 +90,11 @@ void add_engine_flags(CLI::App& command, GenerateFlags& flags) {
       .add_option("--max-batch-size", flags.max_batch_size,
                   "Most sequences in a step (default: the prompts, up to 16)")
       ->check(CLI::Range(1U, 65'536U));
-  command.add_option("--max-batch-tokens", flags.max_batch_tokens, "Most tokens in a step")
-      ->check(CLI::Range(1U, 1U << 20))
-      ->capture_default_str();
-  command.add_option("--block-size", flags.block_size, "Tokens in a KV block")
-      ->check(CLI::IsMember({16, 32, 64, 128}))
-      ->capture_default_str();
   command
       .add_option("--kv-blocks", flags.kv_blocks,
                   "KV blocks to allocate (0: enough for every sequence at full length)")
       ->capture_default_str();
-  command.add_option("--kv-dtype", flags.kv_dtype, "Format of the KV cache: bf16 or fp32, or K:V")
-      ->capture_default_str();
-  command.add_option("--dtype", flags.dtype, "Computation: auto, bf16 or fp32")
-      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
-      ->capture_default_str();
+  add_engine_flags(command, flags.engine);
   command.add_flag("--no-graphs", flags.no_graphs, "Launch decode kernels one by one");
   add_device_flags(command, flags.device);
 }
@@ -128,7 +118,7 @@ std::pair<std::uint32_t, float> parse_bias(const std::string& text) {
 void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
   add_input_flags(command, flags);
   add_sampling_flags(command, flags);
-  add_engine_flags(command, flags);
+  add_limit_flags(command, flags);
 }
 
 sampling::SamplingParams sampling_params(const GenerateFlags& flags) {
@@ -146,12 +136,8 @@ engine::EngineOptions engine_options(const GenerateFlags& flags, const engine::M
       static_cast<std::uint32_t>(std::min<std::uint64_t>(needed, config.max_positions())));
   options.max_batch_size =
       flags.max_batch_size.value_or(static_cast<std::uint32_t>(std::min(num_prompts, kDefaultMaxBatchSize)));
-  options.max_batch_tokens = flags.max_batch_tokens;
-  options.block_size = flags.block_size;
   options.kv_blocks = flags.kv_blocks;
-  options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
-  if (flags.dtype == "bf16") options.compute = quant::ElementType::kBf16;
-  if (flags.dtype == "fp32") options.compute = quant::ElementType::kF32;
+  apply_engine_flags(flags.engine, options);
   options.use_graphs = !flags.no_graphs;
   return options;
 }

@@ -12,6 +12,7 @@
 #include <metrale/engine/engine.h>
 
 #include "commands.h"
+#include "engine_flags.h"
 #include "prompts.h"
 
 namespace metrale::app {
@@ -34,11 +35,8 @@ struct GenerateFlags {
 
   std::optional<std::uint32_t> max_seq_len;
   std::optional<std::uint32_t> max_batch_size;
-  std::uint32_t max_batch_tokens = 512;
-  std::uint32_t block_size = 16;
   std::uint32_t kv_blocks = 0;
-  std::string kv_dtype = "bf16";
-  std::string dtype = "auto";
+  EngineFlags engine;
   bool no_graphs = false;
   DeviceFlags device;
 };

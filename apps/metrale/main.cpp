@@ -26,6 +26,8 @@ int run(int argc, char** argv) {
   std::vector<std::pair<CLI::App*, Action>> actions;
   CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a model");
   actions.emplace_back(generate, add_generate(*generate, environment));
+  CLI::App* score = app.add_subcommand("score", "Say how likely a model finds a text");
+  actions.emplace_back(score, add_score(*score, environment));
   CLI::App* info = app.add_subcommand("info", "Describe a model directory or a safetensors file");
   actions.emplace_back(info, add_info(*info));
   CLI::App* devices = app.add_subcommand("devices", "List the devices that models can run on");

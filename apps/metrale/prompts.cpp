@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prompts.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -36,12 +37,6 @@ std::string read_stream(int fd, const std::string& name) {
       throw Cancelled("interrupted while reading " + name);
     }
   }
-}
-
-std::string read_source(const std::string& path) {
-  if (path == "-") return read_stream(STDIN_FILENO, "standard input");
-  const UniqueFd file = open_for_reading(path);
-  return read_stream(file.get(), path);
 }
 
 // A line of a .jsonl file: {"prompt": "…"} or {"tokens": [1, 2]}.
@@ -85,22 +80,34 @@ std::vector<Prompt> read_batch(const std::string& path) {
 
 }  // namespace
 
+std::string read_source(const std::string& path) {
+  if (path == "-") return read_stream(STDIN_FILENO, "standard input");
+  const UniqueFd file = open_for_reading(path);
+  return read_stream(file.get(), path);
+}
+
 std::vector<std::int32_t> parse_token_list(const std::string& text) {
-  std::string spaced = text;
-  for (char& c : spaced) {
-    if (c == ',') c = ' ';
-  }
   std::vector<std::int32_t> ids;
-  std::istringstream words(spaced);
-  for (std::string word; words >> word;) {
-    std::int32_t id = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc{} || end != word.data() + word.size() || id < 0) {
-      throw InvalidArgument(fmt::format("--tokens: '{}' is no token id", word));
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::istringstream words(text.substr(begin, end - begin));
+    const std::size_t before = ids.size();
+    for (std::string word; words >> word;) {
+      std::int32_t id = 0;
+      const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+      if (error != std::errc{} || stop != word.data() + word.size() || id < 0) {
+        throw InvalidArgument(fmt::format("--tokens: '{}' (entry {}) is no token id", word, ids.size() + 1));
+      }
+      ids.push_back(id);
     }
-    ids.push_back(id);
+    if (ids.size() == before) {
+      throw InvalidArgument(
+          ids.empty() && end == text.size()
+              ? "--tokens: no token ids"
+              : fmt::format("--tokens: entry {} is empty, at character {}", ids.size() + 1, begin + 1));
+    }
+    begin = end + 1;
   }
-  if (ids.empty()) throw InvalidArgument("--tokens: no token ids");
   return ids;
 }
 

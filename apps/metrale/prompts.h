@@ -25,6 +25,10 @@ struct PromptSources {
 // Exactly one source may be given; none means standard input. Throws InvalidArgument, IoError, FormatError.
 [[nodiscard]] std::vector<Prompt> read_prompts(const PromptSources& sources);
 
+// A whole text; "-" is standard input. Throws IoError, FormatError for more than 256 MiB, Cancelled where a
+// signal comes first.
+[[nodiscard]] std::string read_source(const std::string& path);
+
 // "1,2,3" or with white space. Throws InvalidArgument naming the entry.
 [[nodiscard]] std::vector<std::int32_t> parse_token_list(const std::string& text);
 

@@ -143,6 +143,15 @@ TEST_F(Errors, BadFlagsAreUsageErrors) {
   EXPECT_EQ(generate({"--tokens", "1", "--chat"}).exit_code, 2);
 }
 
+TEST_F(Errors, TokenListWithAnEmptyOrBadEntryNamesThePlace) {
+  expect_failure(generate({"--tokens", "1,,2"}), 2, AllOf(HasSubstr("entry 2"), HasSubstr("character 3")));
+  expect_failure(generate({"--tokens", "1,2,"}), 2, AllOf(HasSubstr("entry 3"), HasSubstr("character 5")));
+  expect_failure(generate({"--tokens", ",1"}), 2, AllOf(HasSubstr("entry 1"), HasSubstr("character 1")));
+  expect_failure(generate({"--tokens", "1, 2, three"}), 2, AllOf(HasSubstr("'three'"), HasSubstr("entry 3")));
+  expect_failure(generate({"--tokens", " "}), 2, HasSubstr("no token ids"));
+  EXPECT_EQ(generate({"--tokens", "1, 2 3", "-n", "1"}).exit_code, 0);
+}
+
 TEST_F(Errors, BadEnvironmentNamesTheVariable) {
   const ProcessResult result = generate({"-p", "x"}, {.environment = {"METRALE_THREADS=many"}});
   expect_failure(result, 2, AllOf(HasSubstr("METRALE_THREADS"), HasSubstr("many")));

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_flags.h"
+
+namespace metrale::app {
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+  command.add_option("--max-batch-tokens", flags.max_batch_tokens, "Most tokens in a step")
+      ->check(CLI::Range(1U, 1U << 20))
+      ->capture_default_str();
+  command.add_option("--block-size", flags.block_size, "Tokens in a KV block")
+      ->check(CLI::IsMember({16, 32, 64, 128}))
+      ->capture_default_str();
+  command.add_option("--kv-dtype", flags.kv_dtype, "Format of the KV cache: bf16 or fp32, or K:V")
+      ->capture_default_str();
+  command.add_option("--dtype", flags.dtype, "Computation: auto, bf16 or fp32")
+      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->capture_default_str();
+}
+
+std::optional<quant::ElementType> compute_type(const EngineFlags& flags) {
+  if (flags.dtype == "bf16") return quant::ElementType::kBf16;
+  if (flags.dtype == "fp32") return quant::ElementType::kF32;
+  return std::nullopt;
+}
+
+void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options) {
+  options.max_batch_tokens = flags.max_batch_tokens;
+  options.block_size = flags.block_size;
+  options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
+  options.compute = compute_type(flags);
+}
+
+}  // namespace metrale::app

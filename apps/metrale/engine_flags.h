@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of every command that sizes an engine: step, block, formats.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include <metrale/engine/engine.h>
+
+namespace metrale::app {
+
+struct EngineFlags {
+  std::uint32_t max_batch_tokens = 512;
+  std::uint32_t block_size = 16;
+  std::string kv_dtype = "bf16";
+  std::string dtype = "auto";
+};
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// none for "auto".
+[[nodiscard]] std::optional<quant::ElementType> compute_type(const EngineFlags& flags);
+// Sets the options that the flags name. Throws InvalidArgument.
+void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options);
+
+}  // namespace metrale::app

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+#include <random>
+#include <support/temp_dir.h>
+#include <support/tiny_model.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <metrale/base/error.h>
+#include <metrale/engine/scoring.h>
+
+#include "engine/model/harness.h"
+
+namespace metrale::test {
+namespace {
+
+using engine::ScoreWindow;
+using testing::ElementsAre;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// The definition, without the maximum taken off first.
+double slow_log_prob(std::span<const float> logits, std::int32_t token) {
+  long double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<long double>(logit));
+  return static_cast<double>(static_cast<long double>(logits[static_cast<std::size_t>(token)]) -
+                             std::log(sum));
+}
+
+TEST(ScoreLogits, LogSoftmaxIsExactToDoublePrecision) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 8);
+  std::vector<float> logits(5000);
+  for (float& logit : logits) logit = normal(random);
+  for (const std::int32_t token : {0, 17, 4999}) {
+    EXPECT_NEAR(engine::score_logits(logits, token).log_prob, slow_log_prob(logits, token), 1e-12);
+  }
+}
+
+TEST(ScoreLogits, LargeLogitsDoNotOverflow) {
+  const std::vector<float> logits{3e38F, 3e38F, -3e38F};
+  EXPECT_NEAR(engine::score_logits(logits, 1).log_prob, std::log(0.5), 1e-15);
+  EXPECT_NEAR(engine::score_logits(logits, 2).log_prob, -6e38, 1e32);
+}
+
+TEST(ScoreLogits, LowestIdOfEqualsIsGreedy) {
+  const std::vector<float> logits{1, 4, 4};
+  EXPECT_TRUE(engine::score_logits(logits, 1).is_greedy());
+  EXPECT_FALSE(engine::score_logits(logits, 2).is_greedy());
+}
+
+TEST(ScoreLogits, BannedTokenHasNoLikelihoodAndBrokenLogitsAreRefused) {
+  EXPECT_EQ(engine::score_logits(std::vector<float>{-kInfinity, 0}, 0).log_prob, -kInfinity);
+  EXPECT_THROW((void)engine::score_logits(std::vector<float>{0, kInfinity}, 0), DeviceError);
+  EXPECT_THROW((void)engine::score_logits(std::vector<float>{0, std::nanf("")}, 0), DeviceError);
+  EXPECT_THROW((void)engine::score_logits(std::vector<float>{-kInfinity, -kInfinity}, 0), DeviceError);
+  EXPECT_THROW((void)engine::score_logits(std::vector<float>{0, 1}, 2), InvalidArgument);
+}
+
+TEST(ScoreWindows, WithoutOverlapTheFirstTokenOfEachIsNotScored) {
+  EXPECT_THAT(engine::score_windows(10, 4, 4),
+              ElementsAre(ScoreWindow{0, 1, 4}, ScoreWindow{4, 5, 8}, ScoreWindow{8, 9, 10}));
+}
+
+TEST(ScoreWindows, WithOverlapEveryTokenButTheFirstIsScoredOnce) {
+  EXPECT_THAT(engine::score_windows(9, 4, 2), ElementsAre(ScoreWindow{0, 1, 4}, ScoreWindow{2, 4, 6},
+                                                          ScoreWindow{4, 6, 8}, ScoreWindow{6, 8, 9}));
+}
+
+TEST(ScoreWindows, ShortTextIsOneWindowAndAWindowWithoutTargetsIsLeftOut) {
+  EXPECT_THAT(engine::score_windows(3, 8, 8), ElementsAre(ScoreWindow{0, 1, 3}));
+  EXPECT_THAT(engine::score_windows(5, 4, 4), ElementsAre(ScoreWindow{0, 1, 4}));
+}
+
+TEST(ScoreWindows, MaxWindowsKeepsTheFirst) {
+  EXPECT_THAT(engine::score_windows(100, 4, 4, 2), ElementsAre(ScoreWindow{0, 1, 4}, ScoreWindow{4, 5, 8}));
+}
+
+TEST(ScoreWindows, RandomSizesScoreTheTokensOfTheStridedLoop) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t tokens = 2 + random() % 60;
+    const std::size_t window = 2 + random() % 20;
+    const std::size_t stride = 1 + random() % window;
+    // Token by token: scored where a window holds it, no window before did, and something precedes it there.
+    std::vector<int> expected(tokens, 0);
+    std::vector<bool> seen(tokens, false);
+    for (std::size_t begin = 0;; begin += stride) {
+      for (std::size_t at = begin; at < std::min(begin + window, tokens); ++at) {
+        if (!seen[at] && at > begin) ++expected[at];
+        seen[at] = true;
+      }
+      if (begin + window >= tokens) break;
+    }
+    std::vector<int> scored(tokens, 0);
+    for (const ScoreWindow& w : engine::score_windows(tokens, window, stride)) {
+      for (std::size_t at = w.first_target; at < w.end; ++at) ++scored[at];
+    }
+    EXPECT_EQ(scored, expected) << tokens << " tokens, window " << window << ", stride " << stride;
+  }
+}
+
+TEST(ScoreWindows, MeaninglessSizesAreRefused) {
+  EXPECT_THROW((void)engine::score_windows(1, 4, 4), InvalidArgument);
+  EXPECT_THROW((void)engine::score_windows(10, 1, 1), InvalidArgument);
+  EXPECT_THROW((void)engine::score_windows(10, 4, 0), InvalidArgument);
+  EXPECT_THROW((void)engine::score_windows(10, 4, 5), InvalidArgument);
+}
+
+class Scoring : public testing::Test {
+ protected:
+  Scoring() {
+    write_tiny_model(tiny_model("tiny_base"), dir.path());
+    std::mt19937 random(11);
+    for (std::int32_t& token : text) token = static_cast<std::int32_t>(random() % 512);
+  }
+
+  [[nodiscard]] static engine::EngineOptions options(std::uint32_t max_seq_len,
+                                                     std::uint32_t max_batch_tokens) {
+    engine::EngineOptions result;
+    result.max_seq_len = max_seq_len;
+    result.max_batch_tokens = max_batch_tokens;
+    return result;
+  }
+  [[nodiscard]] EngineHarness harness(std::uint32_t max_batch_tokens) const {
+    return EngineHarness(dir.path(), options(400, max_batch_tokens));
+  }
+
+  TempDir dir;
+  Tokens text = Tokens(380);
+};
+
+TEST_F(Scoring, ScoresAreThoseOfTheLogitsBeforeEachToken) {
+  EngineHarness engine = harness(512);
+  const std::vector<float> logits = engine.logits_alone(text, 100);
+
+  const auto scores = engine::Scorer(engine.engine()).score(text, 1);
+
+  ASSERT_EQ(scores.size(), text.size() - 1);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const auto row = std::span(logits).subspan(i * 512, 512);
+    EXPECT_EQ(scores[i].token, text[i + 1]);
+    EXPECT_NEAR(scores[i].log_prob, slow_log_prob(row, text[i + 1]), 1e-12) << i;
+    EXPECT_EQ(scores[i].greedy, std::ranges::max_element(row) - row.begin());
+  }
+}
+
+TEST_F(Scoring, StepSizeDoesNotShowAndContextIsNotScored) {
+  EngineHarness wide = harness(512);
+  EngineHarness narrow = harness(7);
+  const auto all = engine::Scorer(wide.engine()).score(text, 1);
+
+  const auto tail = engine::Scorer(narrow.engine()).score(text, 300);
+
+  ASSERT_EQ(tail.size(), 80U);
+  for (std::size_t i = 0; i < tail.size(); ++i) EXPECT_EQ(tail[i].log_prob, all[299 + i].log_prob) << i;
+}
+
+TEST_F(Scoring, BlocksAreGivenBackAlsoAfterACancel) {
+  EngineHarness engine = harness(64);
+  engine::Scorer scorer(engine.engine());
+  const std::uint32_t free_blocks = engine.engine().cache().num_free_blocks();
+  int steps = 0;
+
+  EXPECT_THROW((void)scorer.score(text, 1, [&] { return ++steps < 3; }), Cancelled);
+
+  EXPECT_EQ(engine.engine().cache().num_free_blocks(), free_blocks);
+  EXPECT_EQ(scorer.score(text, 1).size(), text.size() - 1);
+}
+
+TEST_F(Scoring, LastTokenNeedsNoRoomAndOneMoreIsRefused) {
+  EngineHarness engine(dir.path(), options(20, 512));
+  engine::Scorer scorer(engine.engine());
+  EXPECT_EQ(scorer.score(std::span(text).first(21), 20).size(), 1U);
+  EXPECT_THROW((void)scorer.score(std::span(text).first(22), 20), InvalidArgument);
+  EXPECT_THROW((void)scorer.score(std::span(text).first(5), 0), InvalidArgument);
+  EXPECT_THROW((void)scorer.score(std::span(text).first(5), 5), InvalidArgument);
+  EXPECT_THROW((void)scorer.score(Tokens{1, 512}, 1), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace metrale::test
