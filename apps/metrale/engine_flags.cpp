@@ -3,15 +3,14 @@
 
 namespace metrale::app {
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtype_help) {
   command.add_option("--max-batch-tokens", flags.max_batch_tokens, "Most tokens in a step")
       ->check(CLI::Range(1U, 1U << 20))
       ->capture_default_str();
   command.add_option("--block-size", flags.block_size, "Tokens in a KV block")
       ->check(CLI::IsMember({16, 32, 64, 128}))
       ->capture_default_str();
-  command.add_option("--kv-dtype", flags.kv_dtype, "Format of the KV cache: bf16 or fp32, or K:V")
-      ->capture_default_str();
+  command.add_option("--kv-dtype", flags.kv_dtype, kv_dtype_help)->capture_default_str();
   command.add_option("--dtype", flags.dtype, "Computation: auto, bf16 or fp32")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +18,8 @@ struct EngineFlags {
   std::string kv_dtype = "bf16";
   std::string dtype = "auto";
 };
-void add_engine_flags(CLI::App& command, EngineFlags& flags);
+void add_engine_flags(CLI::App& command, EngineFlags& flags,
+                      const char* kv_dtype_help = "Format of the KV cache: bf16 or fp32, or K:V");
 
 // none for "auto".
 [[nodiscard]] std::optional<quant::ElementType> compute_type(const EngineFlags& flags);

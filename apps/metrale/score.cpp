@@ -76,9 +76,9 @@ Job text_job(const ScoreFlags& flags, const engine::ModelConfig& config, const e
   Job job;
   job.window = flags.window.value_or(std::min(kDefaultWindow, config.max_position_embeddings));
   job.stride = flags.stride.value_or(job.window);
-  if (job.window > config.max_position_embeddings) {
+  if (job.window > config.max_positions()) {
     throw InvalidArgument(fmt::format("--window {} is beyond the model's max_position_embeddings ({})",
-                                      job.window, config.max_position_embeddings));
+                                      job.window, config.max_positions()));
   }
   job.tokens = tokenizer.encode(text, {.add_special_tokens = !flags.no_special_tokens});
   try {
@@ -92,9 +92,9 @@ Job text_job(const ScoreFlags& flags, const engine::ModelConfig& config, const e
 Job pair_job(const ScoreFlags& flags, const engine::ModelConfig& config, const engine::Tokenizer& tokenizer) {
   const PromptAndContinuation pair =
       encode_pair(tokenizer, config, *flags.prompt, *flags.continuation, !flags.no_special_tokens);
-  if (pair.tokens.size() - 1 > config.max_position_embeddings) {
+  if (pair.tokens.size() - 1 > config.max_positions()) {
     throw InvalidArgument(fmt::format("--prompt and --continuation have {} tokens; the model takes {}",
-                                      pair.tokens.size(), config.max_position_embeddings));
+                                      pair.tokens.size(), config.max_positions()));
   }
   Job job{.tokens = pair.tokens, .windows = {}};
   job.windows = {{0, pair.first_target, pair.tokens.size()}};

@@ -88,11 +88,11 @@ VARIANTS = [
     variant("tiny_linear", 7, "float16", rope_scaling={"factor": 4.0, "type": "linear"}, head_dim="absent",
             tie_word_embeddings=False, intermediate_size=96),
     variant("tiny_mqa", 4, "float32", num_key_value_heads=1, mlp_bias=True, rms_norm_eps=1e-06),
-    variant("tiny_yarn", 8, "float32", rope_theta=500.0, max_position_embeddings=256,
-            rope_scaling={"beta_fast": 4.0, "factor": 4.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}),
+    variant("tiny_yarn", 8, "float32", rope_theta=500.0, max_position_embeddings=512,
+            rope_scaling={"beta_fast": 4.0, "factor": 8.0, "original_max_position_embeddings": 64, "rope_type": "yarn"}),
     # Its prompts go beyond the 16 positions of the unscaled model.
     variant("tiny_dynamic", 9, "float32", max_position_embeddings=16,
-            rope_scaling={"factor": 8.0, "rope_type": "dynamic"}),
+            rope_scaling={"factor": 32.0, "rope_type": "dynamic"}),
     other("tiny_mistral", 10, "bfloat16", "MistralForCausalLM", "mistral", attention_bias="absent",
           sliding_window=7, rope_theta=1000000.0, tie_word_embeddings=False),
     # The first layer sees everything.

@@ -154,18 +154,6 @@ void Checkpoint::warn_unused() const {
   }
 }
 
-ElementType Checkpoint::exact_matrix_type() const {
-  std::optional<ElementType> common;
-  for (const Source& source : sources_) {
-    const weights::TensorInfo& info = source.data->info();
-    if (info.shape.size() != 2) continue;
-    const ElementType type = element_type(info.dtype).value_or(ElementType::kF32);
-    if (common && *common != type) return ElementType::kF32;
-    common = type;
-  }
-  return common.value_or(ElementType::kBf16);
-}
-
 std::uint64_t Checkpoint::size_bytes(std::size_t tensor) const {
   return sources_[tensor].data->info().size_bytes;
 }
@@ -217,6 +205,20 @@ std::span<const std::byte> Checkpoint::read_rows(std::size_t tensor, std::uint64
   converted_.resize(floats_.size() * quant::element_bytes(to));
   convert_elements(wide, ElementType::kF32, converted_, to);
   return converted_;
+}
+
+ElementType exact_matrix_type(const WeightPlan& plan, const weights::ModelDirectory& directory) {
+  const TensorNaming naming = find_naming(directory);
+  std::optional<ElementType> common;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const TensorRef* tensor =
+        planned.shape.size() == 2 ? directory.find(naming.spell(planned.name)) : nullptr;
+    if (tensor == nullptr) continue;
+    const ElementType type = element_type(tensor->info().dtype).value_or(ElementType::kF32);
+    if (common && *common != type) return ElementType::kF32;
+    common = type;
+  }
+  return common.value_or(ElementType::kBf16);
 }
 
 ElementType default_compute(const ModelConfig& config, const weights::ModelDirectory& directory) {

@@ -35,14 +35,16 @@ struct TensorNaming {
 [[nodiscard]] quant::ElementType default_compute(const ModelConfig& config,
                                                  const weights::ModelDirectory& directory);
 
+// The type that holds every matrix exactly: the one that all have, else FP32 (FP8 times a scale is that).
+[[nodiscard]] quant::ElementType exact_matrix_type(const WeightPlan& plan,
+                                                   const weights::ModelDirectory& directory);
+
 class Checkpoint {
  public:
   // Keeps references to all of them. Throws FormatError that lists every tensor that is missing, has another
   // shape or a type that is not read. Tensors that nothing needs are named in one warning.
   Checkpoint(const ModelConfig& config, const weights::ModelDirectory& directory, const WeightPlan& plan);
 
-  // The type that holds every matrix exactly: the one that all have, else FP32 (FP8 times a scale is that).
-  [[nodiscard]] quant::ElementType exact_matrix_type() const;
   // In the files, scales included.
   [[nodiscard]] std::uint64_t total_bytes() const;
   [[nodiscard]] std::uint64_t size_bytes(std::size_t tensor) const;

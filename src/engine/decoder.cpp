@@ -48,6 +48,15 @@ gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute) {
   return model;
 }
 
+std::vector<float> rope_frequencies(const ModelConfig& config) {
+  std::vector<float> frequencies = rope_inverse_frequencies(config.rope, config.head_dim);
+  if (config.local_rope) {
+    const std::vector<float> local = rope_inverse_frequencies(*config.local_rope, config.head_dim);
+    frequencies.insert(frequencies.end(), local.begin(), local.end());
+  }
+  return frequencies;
+}
+
 kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size, quant::KvDtype dtype) {
   return {.block_size = block_size,
           .num_layers = config.num_layers,
@@ -83,11 +92,7 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
   stream_ = gpu::make_stream(gpu);
   kernels_ = std::make_unique<Kernels>(gpu);
-  std::vector<float> frequencies = rope_inverse_frequencies(config.rope, config.head_dim);
-  if (config.local_rope) {
-    const std::vector<float> local = rope_inverse_frequencies(*config.local_rope, config.head_dim);
-    frequencies.insert(frequencies.end(), local.begin(), local.end());
-  }
+  const std::vector<float> frequencies = rope_frequencies(config);
   inv_freq_ = gpu::DeviceBuffer(gpu, frequencies.size() * sizeof(float));
   gpu.copy_h2d_blocking(inv_freq_.ptr(), std::as_bytes(std::span(frequencies)));
 }

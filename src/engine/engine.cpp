@@ -14,16 +14,10 @@ namespace metrale::engine {
 namespace {
 
 gpu::EngineLimits resolve_limits(const EngineOptions& options, const ModelConfig& config) {
-  gpu::EngineLimits limits{.max_seq_len = options.max_seq_len,
-                           .max_batch_size = options.max_batch_size,
-                           .max_batch_tokens = options.max_batch_tokens,
-                           .block_size = options.block_size};
-  if (limits.max_seq_len == 0) limits.max_seq_len = config.max_position_embeddings;
-  if (limits.max_seq_len > config.max_positions()) {
-    throw InvalidArgument(
-        fmt::format("max_seq_len {} is beyond the {} positions of the model (max_position_embeddings)",
-                    limits.max_seq_len, config.max_positions()));
-  }
+  const gpu::EngineLimits limits{.max_seq_len = config.resolve_max_seq_len(options.max_seq_len),
+                                 .max_batch_size = options.max_batch_size,
+                                 .max_batch_tokens = options.max_batch_tokens,
+                                 .block_size = options.block_size};
   limits.validate();
   return limits;
 }

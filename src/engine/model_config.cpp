@@ -160,6 +160,15 @@ std::uint32_t ModelConfig::max_positions() const {
   return static_cast<std::uint32_t>(std::min(reach, 2147483647.0));
 }
 
+std::uint32_t ModelConfig::resolve_max_seq_len(std::uint32_t asked) const {
+  if (asked > max_positions()) {
+    throw InvalidArgument(
+        fmt::format("max_seq_len {} is beyond the {} positions of the model (max_position_embeddings)", asked,
+                    max_positions()));
+  }
+  return asked == 0 ? max_position_embeddings : asked;
+}
+
 ModelConfig parse_model_config(const std::string& text, const std::string& path) {
   const nlohmann::json json = parse_json_object(text, path);
   const JsonFields top(json, path);

@@ -38,7 +38,7 @@ ModelWeights::ModelWeights(gpu::GpuBackend& gpu, const ModelConfig& config,
   const WeightPlan names = plan_weights(config, ElementType::kBf16);
   Checkpoint checkpoint(config, directory, names);
   // A BF16 computation would round every weight anyway; FP32 keeps them as they are.
-  matrix_type_ = compute == ElementType::kBf16 ? ElementType::kBf16 : checkpoint.exact_matrix_type();
+  matrix_type_ = compute == ElementType::kBf16 ? ElementType::kBf16 : exact_matrix_type(names, directory);
   const WeightPlan plan = plan_weights(config, matrix_type_);
   if (plan.total_bytes > gpu.free_memory_bytes()) {
     throw OutOfMemory("device", plan.total_bytes, gpu.free_memory_bytes(), "the model's weights do not fit");

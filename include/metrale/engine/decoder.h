@@ -39,6 +39,9 @@ struct DecoderOptions {
 
 // The sizes that a decoder of this model takes from its arena.
 [[nodiscard]] gpu::ArenaModel arena_model(const ModelConfig& config, quant::ElementType compute);
+// float[1 or 2][head_dim / 2]: the frequencies of the rotary embedding, then those of layers with angles of
+// their own. What the decoder keeps on the device beside its arena.
+[[nodiscard]] std::vector<float> rope_frequencies(const ModelConfig& config);
 // The KV cache that this model needs.
 [[nodiscard]] kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size,
                                           quant::KvDtype dtype);

@@ -65,6 +65,8 @@ struct ModelConfig {
 
   // The longest sequence that the positions serve.
   [[nodiscard]] std::uint32_t max_positions() const;
+  // `asked`, or max_position_embeddings for 0. Throws InvalidArgument beyond max_positions().
+  [[nodiscard]] std::uint32_t resolve_max_seq_len(std::uint32_t asked) const;
 };
 
 // `text` is a config.json; `path` is named in errors. Throws FormatError (which field, what was expected),
