@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <metrale/backends/cpu.h>
+#include <metrale/base/checked.h>
 #include <metrale/base/clock.h>
 #include <metrale/engine/engine.h>
 #include <metrale/kernels/cpu_kernels.h>
@@ -26,6 +29,14 @@ inline std::unique_ptr<gpu::GpuBackend> make_cpu(unsigned threads = 2, std::uint
   return backends::make_cpu_backend({.threads = threads, .schedule_seed = schedule_seed}, table);
 }
 
+// How the logits of some sequences are computed: none of it may show in them.
+struct RunPlan {
+  // Most tokens of a sequence, by its index, that the next step takes; 0 leaves it out of that step.
+  std::function<std::size_t(std::size_t)> chunk;
+  // Changes which block holds what. Empty: in the order of allocation.
+  std::function<void(std::vector<BlockId>&)> order_blocks;
+};
+
 class EngineHarness {
  public:
   explicit EngineHarness(const std::string& directory, const engine::EngineOptions& options = {},
@@ -36,23 +47,33 @@ class EngineHarness {
   [[nodiscard]] engine::Engine& engine() { return *engine_; }
   [[nodiscard]] gpu::GpuBackend& gpu() { return *gpu_; }
 
-  // Logits at every position of each sequence, run together: each step takes at most `chunk` tokens of every
-  // sequence that has some left.
-  std::vector<std::vector<float>> logits(std::span<const Tokens> sequences, std::size_t chunk) {
+  // Logits at every position of each sequence, run together as `plan` says.
+  std::vector<std::vector<float>> logits(std::span<const Tokens> sequences, const RunPlan& plan) {
     engine::Decoder& decoder = engine_->decoder();
-    std::vector<std::vector<BlockId>> blocks(sequences.size());
-    for (std::size_t s = 0; s < sequences.size(); ++s) {
-      while (blocks[s].size() * engine_->limits().block_size < sequences[s].size()) {
-        blocks[s].push_back(engine_->cache().alloc_block());
+    std::vector<BlockId> pool;
+    for (const Tokens& sequence : sequences) {
+      for (std::size_t at = 0; at < sequence.size(); at += engine_->limits().block_size) {
+        pool.push_back(engine_->cache().alloc_block());
       }
-      decoder.set_blocks(static_cast<std::uint32_t>(s), 0, blocks[s]);
+    }
+    if (plan.order_blocks) plan.order_blocks(pool);
+    std::span<const BlockId> free = pool;
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      const std::size_t count = ceil_div<std::size_t>(sequences[s].size(), engine_->limits().block_size);
+      decoder.set_blocks(static_cast<std::uint32_t>(s), 0, free.first(count));
+      free = free.subspan(count);
     }
     std::vector<std::vector<float>> result(sequences.size());
     std::vector<std::size_t> done(sequences.size(), 0);
-    while (step(sequences, chunk, done, result)) {
+    while (step(sequences, plan, done, result)) {
     }
-    for (const auto& table : blocks) engine_->cache().free_blocks(table);
+    engine_->cache().free_blocks(pool);
     return result;
+  }
+
+  // Each step takes at most `chunk` tokens of every sequence that has some left.
+  std::vector<std::vector<float>> logits(std::span<const Tokens> sequences, std::size_t chunk) {
+    return logits(sequences, RunPlan{.chunk = [chunk](std::size_t) { return chunk; }, .order_blocks = {}});
   }
 
   std::vector<float> logits_alone(const Tokens& sequence, std::size_t chunk) {
@@ -74,14 +95,15 @@ class EngineHarness {
   }
 
  private:
-  bool step(std::span<const Tokens> sequences, std::size_t chunk, std::vector<std::size_t>& done,
+  // False where every sequence is done. Sequences that the plan leaves out of a step wait for a later one.
+  bool step(std::span<const Tokens> sequences, const RunPlan& plan, std::vector<std::size_t>& done,
             std::vector<std::vector<float>>& result) {
     std::vector<engine::StepSequence> batch;
     std::vector<std::size_t> members;
     std::size_t rows = engine_->decoder().max_logit_rows();
     std::size_t budget = engine_->limits().max_batch_tokens;
     for (std::size_t s = 0; s < sequences.size(); ++s) {
-      const std::size_t length = std::min({chunk, sequences[s].size() - done[s], rows, budget});
+      const std::size_t length = std::min({plan.chunk(s), sequences[s].size() - done[s], rows, budget});
       if (length == 0) continue;
       batch.push_back({.table_row = static_cast<std::uint32_t>(s),
                        .start = static_cast<std::uint32_t>(done[s]),
@@ -91,7 +113,10 @@ class EngineHarness {
       rows -= length;
       budget -= length;
     }
-    if (batch.empty()) return false;
+    if (batch.empty()) {
+      const auto is_done = [&](std::size_t s) { return done[s] == sequences[s].size(); };
+      return !std::ranges::all_of(std::views::iota(std::size_t{0}, sequences.size()), is_done);
+    }
     engine_->decoder().run(batch);
     std::span<const float> logits = engine_->decoder().read_logits();
     for (std::size_t i = 0; i < members.size(); ++i) {
