@@ -120,5 +120,21 @@ static_assert(float_to_bf16(1.0F) == 0x3F80 && bf16_to_float(0xC040) == -3.0F);
 static_assert(float_to_f16(1.0F) == 0x3C00 && f16_to_float(0xC200) == -3.0F &&
               float_to_f16(65504.0F) == 0x7BFF);
 
+TEST(E4m3, EveryCodeIsWhatTheFormatSays) {
+  for (unsigned code = 0; code < 256; ++code) {
+    const float value = e4m3_to_float(static_cast<std::uint8_t>(code));
+    const unsigned exponent = (code >> 3) & 15U;
+    const unsigned mantissa = code & 7U;
+    if ((code & 0x7FU) == 0x7FU) {
+      EXPECT_TRUE(std::isnan(value));
+      continue;
+    }
+    const double magnitude =
+        exponent == 0 ? mantissa * 0x1p-9 : std::ldexp(8.0 + mantissa, static_cast<int>(exponent) - 10);
+    EXPECT_EQ(value, (code & 0x80U) != 0 ? -magnitude : magnitude) << code;
+    EXPECT_EQ(std::signbit(value), (code & 0x80U) != 0) << code;
+  }
+}
+
 }  // namespace
 }  // namespace metrale::quant
