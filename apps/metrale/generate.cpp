@@ -68,7 +68,11 @@ class Writer {
  public:
   Writer(Output& output, const GenerateFlags& flags, const std::optional<engine::Tokenizer>& tokenizer,
          std::size_t requests)
-      : output_(&output), flags_(&flags), answers_(requests), batch_(!flags.prompts.batch.empty()) {
+      : output_(&output),
+        flags_(&flags),
+        answers_(requests),
+        batch_(!flags.prompts.batch.empty()),
+        text_ids_(tokenizer ? tokenizer->vocab_size() : 0) {
     for (std::size_t i = 0; tokenizer && i < requests; ++i) {
       detokenizers_.emplace_back(*tokenizer);
       answers_[i].text = "";
@@ -77,7 +81,11 @@ class Writer {
 
   void on_token(std::size_t request, std::int32_t token) {
     answers_[request].tokens.push_back(token);
-    add_text(request, detokenizers_.empty() ? fmt::format("{} ", token) : detokenizers_[request].push(token));
+    if (detokenizers_.empty()) {
+      add_text(request, fmt::format("{} ", token));
+    } else if (static_cast<std::size_t>(token) < text_ids_) {
+      add_text(request, detokenizers_[request].push(token));
+    }
   }
 
   void on_end(std::size_t request, engine::FinishReason reason, const engine::RequestStats& stats) {
@@ -117,6 +125,7 @@ class Writer {
   const GenerateFlags* flags_;
   std::vector<Answer> answers_;
   bool batch_;
+  std::size_t text_ids_;  // ids from here on are padding of the model's vocabulary: no text
   std::vector<engine::Detokenizer> detokenizers_;
   std::map<std::size_t, std::string> shown_;
   std::size_t next_ = 0;
@@ -128,11 +137,11 @@ double seconds_between(Nanoseconds begin, Nanoseconds end) {
 
 // Runs every request to its end, or to its cancellation by a signal.
 void run_requests(engine::Engine& engine, const std::vector<TokenList>& prompts, const GenerateFlags& flags,
-                  Writer& writer, const RunStats& run) {
+                  const sampling::SamplingParams& sampling, Writer& writer, const RunStats& run) {
   std::map<engine::RequestId, std::size_t> index;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const engine::RequestId id = engine.submit({.prompt = prompts[i],
-                                                .sampling = sampling_params(flags),
+                                                .sampling = sampling,
                                                 .max_new_tokens = flags.max_tokens,
                                                 .stop_ids = flags.stop_ids,
                                                 .ignore_eos = flags.ignore_eos});
@@ -165,7 +174,8 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
     ids.push_back(encode(prompt, tokenizer ? &*tokenizer : nullptr, flags));
   const auto longest = std::ranges::max(ids, {}, &TokenList::size).size();
   engine::EngineOptions options = engine_options(flags, config, ids.size(), longest);
-  sampling::validate(sampling_params(flags), config.vocab_size);
+  const sampling::SamplingParams sampling = sampling_params(flags, config.generation);
+  sampling::validate(sampling, config.vocab_size);
   check_lengths(ids, options);
   Output output(flags.output);
   const auto backend = runtime::open_backend(backend_options(flags.device, environment));
@@ -187,7 +197,7 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
       .kv_cache_bytes = engine.cache().config().block_bytes_kv_all_layers() * engine.cache().num_blocks()};
 
   Writer writer(output, flags, tokenizer, ids.size());
-  run_requests(engine, ids, flags, writer, run);
+  run_requests(engine, ids, flags, sampling, writer, run);
   run.wall_seconds = seconds_between(run_begin, clock.now());
   if (flags.stats) std::fputs(stats_text(writer.answers(), run).c_str(), stderr);
   engine.close();

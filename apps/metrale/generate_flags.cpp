@@ -39,23 +39,24 @@ void add_input_flags(CLI::App& command, GenerateFlags& flags) {
 
 void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
   sampling::SamplingParams& s = flags.sampling;
-  s.temperature = 0;
-  command.add_option("--temperature", s.temperature, "0 takes the most likely token")->capture_default_str();
-  command.add_option("--top-k", s.top_k, "Keep the k most likely tokens (0: all)")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command.add_option("--top-p", s.top_p, "Keep the smallest set with this probability")
-      ->capture_default_str();
-  command.add_option("--min-p", s.min_p, "Drop tokens below this fraction of the best")
-      ->capture_default_str();
+  // The default of these is what generation_config.json recommends, where it asks for sampling.
+  command.add_option("--temperature", flags.temperature,
+                     "0 takes the most likely token (default: the model's, else 0)");
+  command
+      .add_option("--top-k", flags.top_k,
+                  "Keep the k most likely tokens (0: all; default: the model's, else 0)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--top-p", flags.top_p,
+                     "Keep the smallest set with this probability (default: the model's, else 1)");
+  command.add_option("--min-p", flags.min_p,
+                     "Drop tokens below this fraction of the best (default: the model's, else 0)");
   command
       .add_option("--top-n-sigma", s.top_n_sigma,
                   "Keep logits within n standard deviations of the best (0: off)")
       ->capture_default_str();
   command.add_flag("--temperature-last", s.temperature_last, "Filter first, apply the temperature last");
-  command
-      .add_option("--repetition-penalty", s.repetition_penalty, "Divide the logits of tokens seen (1: off)")
-      ->capture_default_str();
+  command.add_option("--repetition-penalty", flags.repetition_penalty,
+                     "Divide the logits of tokens seen (1: off; default: the model's, else 1)");
   command.add_option("--presence-penalty", s.presence_penalty, "Subtract once from tokens already generated")
       ->capture_default_str();
   command
@@ -121,8 +122,18 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
   add_limit_flags(command, flags);
 }
 
-sampling::SamplingParams sampling_params(const GenerateFlags& flags) {
+sampling::SamplingParams sampling_params(const GenerateFlags& flags,
+                                         const engine::GenerationDefaults& defaults) {
   sampling::SamplingParams params = flags.sampling;
+  const auto choose = [](auto& value, const auto& flag, const auto& recommended) {
+    if (flag || recommended) value = flag ? *flag : *recommended;
+  };
+  params.temperature = 0;
+  choose(params.temperature, flags.temperature, defaults.temperature);
+  choose(params.top_k, flags.top_k, defaults.top_k);
+  choose(params.top_p, flags.top_p, defaults.top_p);
+  choose(params.min_p, flags.min_p, defaults.min_p);
+  choose(params.repetition_penalty, flags.repetition_penalty, defaults.repetition_penalty);
   for (const std::string& bias : flags.logit_bias) params.logit_bias.push_back(parse_bias(bias));
   if (flags.adaptive_sampling) params.adaptive_threshold = sampling::kDefaultAdaptiveThreshold;
   return params;

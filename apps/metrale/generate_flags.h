@@ -29,7 +29,12 @@ struct GenerateFlags {
   bool ignore_eos = false;
   std::vector<std::int32_t> stop_ids;
 
-  sampling::SamplingParams sampling;
+  sampling::SamplingParams sampling;  // what follows is apart, since a model may recommend it
+  std::optional<float> temperature;
+  std::optional<std::int32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
   bool adaptive_sampling = false;
   std::vector<std::string> logit_bias;
 
@@ -44,7 +49,9 @@ struct GenerateFlags {
 void add_generate_flags(CLI::App& command, GenerateFlags& flags);
 
 // Sampling parameters with the list-like flags parsed. Throws InvalidArgument.
-[[nodiscard]] sampling::SamplingParams sampling_params(const GenerateFlags& flags);
+// What a flag does not say, the model's recommendation does; without either the most likely token is taken.
+[[nodiscard]] sampling::SamplingParams sampling_params(const GenerateFlags& flags,
+                                                       const engine::GenerationDefaults& defaults);
 
 // Engine options for prompts of at most `longest_prompt` tokens: limits that were not given are what those
 // need.

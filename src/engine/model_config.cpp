@@ -146,7 +146,7 @@ void read_generation_defaults(const JsonFields& fields, GenerationDefaults& defa
   // Without do_sample transformers takes the most likely token and ignores the rest.
   if (!fields.boolean("do_sample").value_or(false)) return;
   defaults.temperature = read_number(fields, "temperature", 0, 100).value_or(1.0F);
-  defaults.top_k = fields.count("top_k", 0);
+  if (const auto top_k = fields.count("top_k", 0)) defaults.top_k = static_cast<std::int32_t>(*top_k);
   defaults.top_p = read_number(fields, "top_p", 0, 1);
   defaults.min_p = read_number(fields, "min_p", 0, 1);
   defaults.repetition_penalty = read_number(fields, "repetition_penalty", 1e-3, 1e3);

@@ -166,6 +166,33 @@ TEST_F(Generate, ChatWrapsThePromptInChatMl) {
   EXPECT_GT(with_system["prompt_tokens"].get<int>(), chat["prompt_tokens"].get<int>());
 }
 
+TEST_F(Generate, ModelsRecommendedSamplingIsTheDefault) {
+  const std::vector<std::string> base{"-p", "the other", "-n", "12", "--ignore-eos", "--json"};
+  const auto tokens = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return only_line(generate(more))["tokens"];
+  };
+  const auto greedy = tokens({});
+  const auto sampled = tokens({"--temperature", "1.5", "--top-k", "40"});
+  ASSERT_NE(greedy, sampled);
+  dir.write("model/generation_config.json", R"({"do_sample": true, "temperature": 1.5, "top_k": 40})");
+
+  EXPECT_EQ(tokens({}), sampled);
+  EXPECT_EQ(tokens({"--temperature", "0"}), greedy);
+}
+
+TEST_F(Generate, IdsBeyondTheTokenizerGiveNoText) {
+  // The matrix of the model has 512 rows, the tokenizer ends before them.
+  TinyModel shorter = tiny_model("tiny_base");
+  shorter.config["vocab_size"] = 261;
+  dir.write("model/tokenizer.json", tiny_tokenizer_json(shorter));
+
+  const auto answer = only_line(generate({"-p", "a", "-n", "2", "--json", "--logit-bias", "500:1000"}));
+
+  EXPECT_EQ(answer["tokens"], nlohmann::json({500, 500}));
+  EXPECT_EQ(answer["text"], "");
+}
+
 TEST_F(Generate, InterruptPrintsWhatThereIsAndEndsCleanly) {
   TinyModel longer = tiny_model("tiny_base");
   longer.config["max_position_embeddings"] = 200'000;

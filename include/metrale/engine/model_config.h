@@ -26,7 +26,7 @@ struct Fp8Tile {
 // Sampling parameters that generation_config.json recommends.
 struct GenerationDefaults {
   std::optional<float> temperature;
-  std::optional<std::uint32_t> top_k;
+  std::optional<std::int32_t> top_k;
   std::optional<float> top_p;
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;

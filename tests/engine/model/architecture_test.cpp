@@ -256,7 +256,7 @@ TEST(GenerationDefaults, CountOnlyWhereSamplingIsAskedFor) {
   generation["do_sample"] = true;
   EXPECT_EQ(read(generation).temperature, 0.6F);
   EXPECT_EQ(read(generation).top_p, 0.95F);
-  EXPECT_EQ(read(generation).top_k, 20U);
+  EXPECT_EQ(read(generation).top_k, 20);
   EXPECT_FALSE(read(generation).min_p);
   EXPECT_EQ(read({{"do_sample", true}}).temperature, 1.0F);
   EXPECT_THROW((void)read({{"do_sample", true}, {"top_p", 7}}), FormatError);
