@@ -16,8 +16,8 @@ namespace {
 using Pieces = std::vector<std::string>;
 
 // Merges of random pairs over a small alphabet, no two with the same result.
-std::vector<std::string> random_merges(std::mt19937& random, std::size_t count) {
-  Pieces tokens = {"a", "b", "c"};
+std::vector<std::string> random_merges(std::mt19937& random, std::size_t count,
+                                       Pieces tokens = {"a", "b", "c"}) {
   std::vector<std::string> merges;
   for (std::size_t tries = 0; tries < 20 * count && merges.size() < count; ++tries) {
     const std::string left = tokens[random() % tokens.size()];
@@ -31,9 +31,7 @@ std::vector<std::string> random_merges(std::mt19937& random, std::size_t count) 
 }
 
 // The definition: merge the pair of the smallest rank, the leftmost one, until none is left.
-Pieces merge_slowly(const std::string& text, const std::vector<std::string>& merges) {
-  Pieces pieces;
-  for (const char c : text) pieces.emplace_back(1, c);
+Pieces merge_slowly(Pieces pieces, const std::vector<std::string>& merges) {
   for (;;) {
     std::size_t best_rank = merges.size();
     std::size_t best_at = 0;
@@ -51,6 +49,18 @@ Pieces merge_slowly(const std::string& text, const std::vector<std::string>& mer
   }
 }
 
+Pieces bytes_of(const std::string& text) {
+  Pieces pieces;
+  for (const char c : text) pieces.emplace_back(1, c);
+  return pieces;
+}
+
+Pieces spellings_of(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  Pieces spellings;
+  for (const TokenId id : ids) spellings.emplace_back(tokenizer.token_spelling(id));
+  return spellings;
+}
+
 TEST(Bpe, MergesLikeTheSlowDefinition) {
   const std::uint32_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -61,10 +71,93 @@ TEST(Bpe, MergesLikeTheSlowDefinition) {
     for (int sample = 0; sample < 20; ++sample) {
       std::string text(1 + random() % 40, 'a');
       for (char& c : text) c = static_cast<char>('a' + random() % 3);
-      ASSERT_EQ(pieces_of(tokenizer, text), merge_slowly(text, merges))
+      ASSERT_EQ(pieces_of(tokenizer, text), merge_slowly(bytes_of(text), merges))
           << text << testing::PrintToString(merges);
     }
   }
+}
+
+// What a text of these characters begins as: "漢" and "ß" have no token of their own, and "ß" lacks one of
+// its bytes.
+Pieces first_symbols(const Pieces& characters, bool fuse) {
+  Pieces symbols;
+  bool unknown_waits = false;
+  const auto put_unknown = [&] {
+    if (unknown_waits) symbols.emplace_back("<unk>");
+    unknown_waits = false;
+  };
+  for (const std::string& character : characters) {
+    if (character == "漢") {
+      for (const char* byte : {"<0xE6>", "<0xBC>", "<0xA2>"}) symbols.emplace_back(byte);
+    } else if (character == "ß") {
+      if (!fuse) put_unknown();
+      unknown_waits = true;
+    } else {
+      put_unknown();
+      symbols.push_back(character);
+    }
+  }
+  put_unknown();
+  return symbols;
+}
+
+TEST(Bpe, CharactersMergeLikeTheSlowDefinition) {
+  const std::uint32_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const Pieces alphabet = {"▁", "a", "é", "😀", "漢", "ß"};
+  const Pieces mergeable = {"▁", "a", "é", "😀", "<0xE6>", "<0xBC>", "<0xA2>", "<unk>"};
+  for (int round = 0; round < 60; ++round) {
+    const std::vector<std::string> merges = random_merges(random, 1 + random() % 40, mergeable);
+    nlohmann::json document = characters_json({"▁", "a", "é", "😀", "spare"}, merges);
+    // Byte C3 of "ß" gets another name, so that the ids stay without gaps.
+    document["model"]["vocab"]["taken"] = document["model"]["vocab"]["<0xC3>"];
+    document["model"]["vocab"].erase("<0xC3>");
+    document["normalizer"] = nullptr;
+    const bool fuse = random() % 2 == 0;
+    document["model"]["fuse_unk"] = fuse;
+    const Tokenizer tokenizer = tokenizer_of(document);
+    for (int sample = 0; sample < 20; ++sample) {
+      Pieces characters;
+      for (std::size_t i = 1 + random() % 30; i > 0; --i)
+        characters.push_back(alphabet[random() % alphabet.size()]);
+      std::string text;
+      for (const std::string& character : characters) text += character;
+      ASSERT_EQ(spellings_of(tokenizer, tokenizer.encode(text)),
+                merge_slowly(first_symbols(characters, fuse), merges))
+          << text << testing::PrintToString(merges);
+    }
+  }
+}
+
+TEST(Bpe, CharacterFallsBackToItsBytes) {
+  const Tokenizer tokenizer = tokenizer_of(characters_json({"▁", "a"}));
+  EXPECT_EQ(spellings_of(tokenizer, tokenizer.encode("aé\n")),
+            (Pieces{"▁", "a", "<0xC3>", "<0xA9>", "<0x0A>"}));
+}
+
+// The order of the `tokenizers` package: the unknown token waits for a character that has one of its own.
+TEST(Bpe, UnknownTokenComesBehindTheByteTokensAfterIt) {
+  nlohmann::json document = characters_json({"a", "taken"});
+  std::swap(document["model"]["vocab"]["<0xC3>"], document["model"]["vocab"]["taken"]);
+  document["model"]["vocab"]["renamed"] = document["model"]["vocab"]["<0xC3>"];
+  document["model"]["vocab"].erase("<0xC3>");
+  document["normalizer"] = nullptr;
+  const Tokenizer tokenizer = tokenizer_of(document);
+  EXPECT_EQ(spellings_of(tokenizer, tokenizer.encode("aé漢éa")),
+            (Pieces{"a", "<0xE6>", "<0xBC>", "<0xA2>", "<unk>", "a"}));
+}
+
+TEST(Bpe, WithoutFallbackOneUnknownTokenStandsForARun) {
+  nlohmann::json document = characters_json({"▁", "a"});
+  document["model"]["byte_fallback"] = false;
+  EXPECT_EQ(tokenizer_of(document).encode("aéé漢a"), (std::vector<TokenId>{257, 258, 0, 258}));
+
+  document["model"]["fuse_unk"] = false;
+  EXPECT_EQ(tokenizer_of(document).encode("aéé漢a"), (std::vector<TokenId>{257, 258, 0, 0, 0, 258}));
+
+  document["model"].erase("unk_token");
+  EXPECT_EQ(tokenizer_of(document).encode("aéé漢a"), (std::vector<TokenId>{257, 258, 258}));
 }
 
 TEST(Bpe, LowerRankMergesFirstEvenIfItIsFurtherRight) {
@@ -88,6 +181,14 @@ TEST(Bpe, RunsOfAMegabyteAreMerged) {
   EXPECT_EQ(tokenizer.encode(std::string(kMegabyte, 'a')).size(), kMegabyte / 1024);
   EXPECT_EQ(tokenizer.encode(std::string(kMegabyte, ' ')).size(), kMegabyte);
   EXPECT_EQ(tokenizer.encode(std::string(kMegabyte, ' ') + "x").size(), kMegabyte + 1);
+}
+
+TEST(Bpe, MegabyteWithoutPreTokenizerIsMerged) {
+  std::vector<std::string> merges = {"▁ ▁", "▁▁ ▁▁"};
+  const Tokenizer tokenizer = tokenizer_of(characters_json({"▁", "a"}, merges));
+  constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+  EXPECT_EQ(tokenizer.encode(std::string(kMegabyte - 1, ' ')).size(), kMegabyte / 4);
+  EXPECT_EQ(tokenizer.encode(std::string(kMegabyte, '\n')).size(), kMegabyte + 1);
 }
 
 TEST(Bpe, IgnoreMergesTakesAPieceThatIsAToken) {

@@ -96,5 +96,44 @@ TEST(Detokenizer, PushesJoinedEqualTheWholeDecode) {
   }
 }
 
+TEST(Detokenizer, DecoderTakesTheFirstSpaceOffTheTextOnly) {
+  const Tokenizer tokenizer = tokenizer_of(characters_json({"▁", "a"}));
+  const TokenId mark = *tokenizer.token_id("▁");
+  const TokenId a = *tokenizer.token_id("a");
+  Detokenizer detokenizer(tokenizer);
+
+  EXPECT_EQ(detokenizer.push(mark), "");
+  EXPECT_EQ(detokenizer.push(mark), " ");
+  EXPECT_EQ(detokenizer.push(a), "a");
+  EXPECT_EQ(detokenizer.push(mark), " ");
+  EXPECT_EQ(detokenizer.finish(), "");
+  EXPECT_EQ(detokenizer.push(mark), "");
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{mark, mark, a}, false), " a");
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{a, mark}, false), "a ");
+}
+
+TEST(Detokenizer, MetaspaceDropsTheMarksOfTheFirstToken) {
+  nlohmann::json document = characters_json({"▁", "a"}, {"▁ ▁"});
+  document["decoder"] = metaspace_json("always", true);
+  const Tokenizer tokenizer = tokenizer_of(document);
+  const TokenId marks = *tokenizer.token_id("▁▁");
+  Detokenizer detokenizer(tokenizer);
+
+  EXPECT_EQ(detokenizer.push(marks), "");
+  EXPECT_EQ(detokenizer.push(marks), "  ");
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{marks, marks}, false), "  ");
+
+  document["decoder"] = metaspace_json("never", true);
+  EXPECT_EQ(tokenizer_of(document).decode(std::vector<TokenId>{marks, marks}, false), "    ");
+}
+
+TEST(Detokenizer, ByteTokensAreJoinedToCharacters) {
+  const Tokenizer tokenizer = tokenizer_of(characters_json({"▁", "a"}));
+  Detokenizer detokenizer(tokenizer);
+  EXPECT_EQ(detokenizer.push(0xC3 + 1), "");
+  EXPECT_EQ(detokenizer.push(0xA9 + 1), "é");
+  EXPECT_EQ(detokenizer.push(0xFF + 1), "\uFFFD");
+}
+
 }  // namespace
 }  // namespace metrale::engine

@@ -48,6 +48,38 @@ TEST(PreTokenizer, TextThatContinuesGetsNoPrefixSpace) {
   EXPECT_EQ(workspace.pieces(), (std::vector<std::string_view>{"a"}));
 }
 
+MetaspaceStep metaspace(PrependScheme scheme, bool splits) {
+  return {.replacement = "▁", .scheme = scheme, .split = splits};
+}
+
+TEST(PreTokenizer, MetaspaceMarksSpacesAndCutsBeforeThem) {
+  EXPECT_EQ(cut("a  b", metaspace(PrependScheme::kAlways, true)), (Pieces{"▁a", "▁", "▁b"}));
+  EXPECT_EQ(cut("a  b", metaspace(PrependScheme::kAlways, false)), Pieces{"▁a▁▁b"});
+  EXPECT_EQ(cut("a\tb", metaspace(PrependScheme::kNever, true)), Pieces{"a\tb"});
+  EXPECT_EQ(cut("", metaspace(PrependScheme::kAlways, true)), Pieces{});
+}
+
+TEST(PreTokenizer, MetaspacePrefixesWhatHasNoMark) {
+  EXPECT_EQ(cut(" a", metaspace(PrependScheme::kAlways, true)), Pieces{"▁a"});
+  EXPECT_EQ(cut("▁a", metaspace(PrependScheme::kAlways, true)), Pieces{"▁a"});
+  EXPECT_EQ(cut("a", metaspace(PrependScheme::kNever, true)), Pieces{"a"});
+}
+
+TEST(PreTokenizer, MetaspacePrefixDependsOnWhereTheTextBegins) {
+  const auto cut_at = [](TextPlace place, PrependScheme scheme) {
+    std::vector<PreTokenizerStep> steps;
+    steps.emplace_back(metaspace(scheme, true));
+    PreTokenizer::Workspace workspace;
+    PreTokenizer(std::move(steps)).cut("a", place, workspace);
+    return std::string(workspace.pieces().front());
+  };
+  EXPECT_EQ(cut_at(TextPlace::kStart, PrependScheme::kFirst), "▁a");
+  EXPECT_EQ(cut_at(TextPlace::kAfterToken, PrependScheme::kFirst), "a");
+  EXPECT_EQ(cut_at(TextPlace::kAfterToken, PrependScheme::kAlways), "▁a");
+  EXPECT_EQ(cut_at(TextPlace::kContinues, PrependScheme::kFirst), "a");
+  EXPECT_EQ(cut_at(TextPlace::kContinues, PrependScheme::kAlways), "a");
+}
+
 TEST(PreTokenizer, DigitsAreCutOneByOneOrInRuns) {
   EXPECT_EQ(cut("a12½b", DigitsStep{.individual = true}), (Pieces{"a", "1", "2", "½", "b"}));
   EXPECT_EQ(cut("a12½b", DigitsStep{.individual = false}), (Pieces{"a", "12½", "b"}));

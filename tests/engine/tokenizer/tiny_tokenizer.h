@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <metrale/engine/tokenizer.h>
@@ -74,6 +75,49 @@ inline nlohmann::json tiny_json(const std::vector<std::string>& merges = {}) {
           {"post_processor", nullptr},
           {"decoder", {{"type", "ByteLevel"}}},
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+}
+
+// A vocabulary over characters: <unk>, the 256 byte tokens, then `characters`, then the merges' results.
+// Llama 2's steps.
+inline nlohmann::json characters_json(const std::vector<std::string>& characters,
+                                      const std::vector<std::string>& merges = {}) {
+  nlohmann::json vocab = {{"<unk>", 0}};
+  for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = byte + 1;
+  for (const std::string& character : characters) vocab.emplace(character, vocab.size());
+  for (const std::string& merge : merges) {
+    std::string result = merge;
+    result.erase(result.find(' '), 1);
+    vocab.emplace(result, vocab.size());
+  }
+  const nlohmann::json space = {{"String", " "}};
+  const nlohmann::json mark = {{"String", "▁"}};
+  return {{"version", "1.0"},
+          {"added_tokens", nlohmann::json::array()},
+          {"normalizer",
+           {{"type", "Sequence"},
+            {"normalizers",
+             {{{"type", "Prepend"}, {"prepend", "▁"}},
+              {{"type", "Replace"}, {"pattern", space}, {"content", "▁"}}}}}},
+          {"pre_tokenizer", nullptr},
+          {"post_processor", nullptr},
+          {"decoder",
+           {{"type", "Sequence"},
+            {"decoders",
+             {{{"type", "Replace"}, {"pattern", mark}, {"content", " "}},
+              {{"type", "ByteFallback"}},
+              {{"type", "Fuse"}},
+              {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", "<unk>"},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"vocab", vocab},
+            {"merges", merges}}}};
+}
+
+inline nlohmann::json metaspace_json(const char* scheme, bool split) {
+  return {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}, {"split", split}};
 }
 
 // Adds a token after all others and returns its id.

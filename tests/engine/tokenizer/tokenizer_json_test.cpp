@@ -210,6 +210,37 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamedWithItsValue) {
   });
 }
 
+TEST(TokenizerJson, BrokenStepsOfCharactersAreNamed) {
+  const auto refused = [](const json& document) {
+    try {
+      (void)Tokenizer::parse(document.dump(), "f");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  json document = characters_json({"a"});
+  document["decoder"]["decoders"][3]["stop"] = 1;
+  EXPECT_THAT(refused(document), HasSubstr("decoder.decoders[3].stop = 1; supported: 0"));
+  document = characters_json({"a"});
+  document["decoder"]["decoders"][3]["content"] = "ab";
+  EXPECT_THAT(refused(document), HasSubstr("decoder.decoders[3].content must be one character, is \"ab\""));
+  document = characters_json({"a"});
+  std::swap(document["decoder"]["decoders"][0], document["decoder"]["decoders"][1]);
+  EXPECT_THAT(refused(document),
+              HasSubstr("decoder.decoders[1].type = \"Replace\"; supported: Metaspace, or"));
+  document = characters_json({"a"});
+  document["normalizer"]["normalizers"][0].erase("prepend");
+  EXPECT_THAT(refused(document), HasSubstr("normalizer.normalizers[0].prepend is missing"));
+  document = characters_json({"a"});
+  document["pre_tokenizer"] = metaspace_json("always", true);
+  document["pre_tokenizer"]["replacement"] = "";
+  EXPECT_THAT(refused(document), HasSubstr("pre_tokenizer.replacement must be one character, is \"\""));
+  document["pre_tokenizer"] = metaspace_json("first", true);
+  document["pre_tokenizer"]["add_prefix_space"] = false;
+  EXPECT_THAT(refused(document), HasSubstr("is \"first\" though add_prefix_space is false"));
+}
+
 TEST(TokenizerJson, OldFilesWithoutTypesAndWithAVersionLineAreRead) {
   json document = tiny_json({"a b"});
   document["model"].erase("type");

@@ -71,6 +71,25 @@ TEST(Tokenizer, InvalidBytesGetNoMergesAndNoPrefixSpaceAfterThem) {
             (Ids{' ', 'a', 0xE2, 0x82, 'b'}));
 }
 
+TEST(Tokenizer, CharactersRoundTripWithByteFallback) {
+  const Tokenizer tokenizer = tokenizer_of(characters_json({"▁", "a", "é", "1"}, {"▁ a", "a a", "▁ ▁"}));
+  const std::uint32_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 2000; ++round) {
+    const std::string text = random_text(random, random() % 60);
+    if (text.find("▁") != std::string::npos) continue;
+    ASSERT_EQ(tokenizer.decode(tokenizer.encode(text), false), text);
+  }
+}
+
+TEST(Tokenizer, InvalidBytesInAVocabularyOfCharactersAreByteTokensWithoutAPrefixBehindThem) {
+  const Tokenizer tokenizer = tokenizer_of(characters_json({"▁", "a"}));
+  EXPECT_EQ(tokenizer.encode("a\xFF\x80"
+                             "a"),
+            (Ids{257, 258, 0x100, 0x81, 258}));
+}
+
 TEST(Tokenizer, TemplateFramesTheTextWhereAsked) {
   nlohmann::json document = tiny_json();
   const TokenId bos = add_token(document, "<s>", {{"special", true}});
