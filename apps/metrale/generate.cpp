@@ -40,15 +40,38 @@ std::optional<engine::Tokenizer> load_tokenizer(const std::string& model,
   return engine::Tokenizer::load(path);
 }
 
-// `tokenizer` may be null where the prompt is token ids.
-TokenList encode(const Prompt& prompt, const engine::Tokenizer* tokenizer, const GenerateFlags& flags) {
-  if (prompt.tokens) return *prompt.tokens;
-  expects(tokenizer != nullptr, "a text prompt needs a tokenizer");
-  if (!flags.chat) return tokenizer->encode(prompt.text);
-  std::vector<engine::ChatMessage> messages;
-  if (!flags.system.empty()) messages.push_back({"system", flags.system});
-  messages.push_back({"user", prompt.text});
-  return engine::encode_chatml(*tokenizer, messages, /*add_generation_prompt=*/true);
+// A text of which the tokenizer leaves nothing.
+std::string no_tokens_message(std::size_t number, const std::string& text) {
+  constexpr std::size_t kShownBytes = 8;
+  std::string bytes;
+  for (const char c : text.substr(0, kShownBytes)) bytes += fmt::format(" {:02x}", static_cast<unsigned char>(c));
+  return fmt::format(
+      "prompt {} has no tokens: the tokenizer drops all of its {} bytes (hex{}{}), for which its vocabulary has neither "
+      "tokens nor an unk_token",
+      number, text.size(), bytes, text.size() > kShownBytes ? " …" : "");
+}
+
+// The prompts' ids. `tokenizer` may be null where they are token ids.
+std::vector<TokenList> encode(const std::vector<Prompt>& prompts, const engine::Tokenizer* tokenizer,
+                              const GenerateFlags& flags) {
+  std::optional<engine::ChatTemplate> chat;
+  if (flags.chat && tokenizer != nullptr)
+    chat = engine::ChatTemplate::load(flags.model, *tokenizer, flags.chat_template);
+  std::vector<TokenList> ids;
+  for (const Prompt& prompt : prompts) {
+    if (prompt.tokens) {
+      ids.push_back(*prompt.tokens);
+      continue;
+    }
+    expects(tokenizer != nullptr, "a text prompt needs a tokenizer");
+    std::vector<engine::ChatMessage> messages;
+    if (!flags.system.empty()) messages.push_back({"system", flags.system});
+    messages.push_back({"user", prompt.text});
+    ids.push_back(chat ? chat->encode(*tokenizer, messages, /*add_generation_prompt=*/true)
+                       : tokenizer->encode(prompt.text));
+    if (ids.back().empty()) throw InvalidArgument(no_tokens_message(ids.size(), prompt.text));
+  }
+  return ids;
 }
 
 // Before the weights are read, so that a prompt that cannot fit fails at once.
@@ -163,15 +186,14 @@ void run_requests(engine::Engine& engine, const std::vector<TokenList>& prompts,
 int generate(const GenerateFlags& flags, const runtime::Environment& environment) {
   const SteadyClock clock;
   expects(flags.chat || flags.system.empty(), "--system goes with --chat");
+  expects(flags.chat || flags.chat_template.empty(), "--chat-template goes with --chat");
   const std::vector<Prompt> prompts = read_prompts(flags.prompts);
   const bool any_tokens =
       std::ranges::any_of(prompts, [](const Prompt& prompt) { return prompt.tokens.has_value(); });
   expects(!flags.chat || !any_tokens, "--chat needs text prompts, not token ids");
   const engine::ModelConfig config = engine::load_model_config(flags.model);
   const std::optional<engine::Tokenizer> tokenizer = load_tokenizer(flags.model, prompts);
-  std::vector<TokenList> ids;
-  for (const Prompt& prompt : prompts)
-    ids.push_back(encode(prompt, tokenizer ? &*tokenizer : nullptr, flags));
+  const std::vector<TokenList> ids = encode(prompts, tokenizer ? &*tokenizer : nullptr, flags);
   const auto longest = std::ranges::max(ids, {}, &TokenList::size).size();
   engine::EngineOptions options = engine_options(flags, config, ids.size(), longest);
   const sampling::SamplingParams sampling = sampling_params(flags, config.generation);

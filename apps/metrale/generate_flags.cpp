@@ -24,8 +24,10 @@ void add_input_flags(CLI::App& command, GenerateFlags& flags) {
   command.add_option(
       "--batch", flags.prompts.batch,
       "File of prompts that run together: one a line, or .jsonl with \"prompt\" or \"tokens\"");
-  command.add_flag("--chat", flags.chat, "Put the prompt into the model's ChatML form as a user message");
+  command.add_flag("--chat", flags.chat, "Put the prompt into the model's chat template as a user message");
   command.add_option("--system", flags.system, "System message (with --chat)");
+  command.add_option("--chat-template", flags.chat_template,
+                     "With --chat: chatml, llama3, mistral, none or a Jinja file instead of the model's own");
   command.add_option("-o,--output", flags.output, "Write to a file, which appears when it is complete");
   command.add_flag("--json", flags.json, "One JSON object a request");
   command.add_flag("--stats", flags.stats, "Print load time, TTFT, speeds and memory on standard error");

@@ -22,6 +22,7 @@ struct GenerateFlags {
   PromptSources prompts;
   bool chat = false;
   std::string system;
+  std::string chat_template;
   std::string output;
   bool json = false;
   bool stats = false;

@@ -17,6 +17,12 @@ namespace metrale::engine {
 
 using TokenId = std::int32_t;
 
+// A part of a text, in bytes.
+struct TextRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
 struct TokenizerParts;
 class Detokenizer;
 
@@ -26,12 +32,17 @@ struct EncodeOptions {
   // Special tokens spelled out in the text become their id. Off for text that must not forge them: they are
   // then read as plain text. Added tokens that are not special are found in either case.
   bool parse_special = true;
+  // With parse_special: parts of the text, in order and apart, in which special tokens are read as plain text
+  // nevertheless. A special token that only reaches into one is no token either.
+  std::span<const TextRange> plain = {};
 };
 
 // Immutable after load: every call may be made from many threads at once. Move-only.
 class Tokenizer {
  public:
-  // Reads a tokenizer.json of at most 512 MiB. Supported:
+  // Reads a tokenizer.json of at most 512 MiB. Where a tokenizer_config.json lies beside it whose
+  // tokenizer_class makes transformers frame texts itself (Llama, Gemma, GPT-NeoX, Cohere), its add_bos_token
+  // and add_eos_token count instead of the post_processor. Supported:
   //   model          BPE: vocab, merges ("a b" and ["a", "b"]), unk_token, fuse_unk, ignore_merges,
   //   byte_fallback normalizer     null, NFC, NFKC, NFD, NFKD, Prepend, Replace, Lowercase, StripAccents,
   //   Strip, Sequence pre_tokenizer  null, Split, Digits, Metaspace, ByteLevel (only at the end), Sequence

@@ -72,22 +72,55 @@ bool AddedTokenFinder::touches_word(std::string_view text, TextRange range) cons
          (!after.empty() && is_word(after, first_utf8_unit(after), true));
 }
 
-void AddedTokenFinder::find(std::string_view text, bool parse_special, std::vector<Segment>& segments) const {
+std::optional<TextRange> SpecialRules::plain_behind(std::size_t begin) const {
+  const auto range = std::partition_point(plain.begin(), plain.end(),
+                                          [&](const TextRange& each) { return each.end <= offset + begin; });
+  if (range == plain.end()) return std::nullopt;
+  return TextRange{std::max(range->begin, offset) - offset, range->end - offset};
+}
+
+std::optional<AddedTokenFinder::Match> AddedTokenFinder::counting_at(std::string_view text,
+                                                                     const SpecialRules& rules,
+                                                                     std::size_t& at) const {
+  std::optional<Match> match = longest_at(text.substr(at));
+  if (!match) {
+    ++at;
+    return std::nullopt;
+  }
+  const std::size_t end = at + match->length_bytes;
+  if (!tokens_[match->token].special) return match;
+  if (!rules.parse) {
+    at = end;
+    return std::nullopt;
+  }
+  const std::optional<TextRange> plain = rules.plain_behind(at);
+  if (!plain || plain->begin >= end) return match;
+  if (plain->begin <= at) {
+    at = std::min(end, plain->end);
+    return std::nullopt;
+  }
+  // It reaches into plain text: a shorter one may lie before that.
+  match = longest_at(text.substr(at, plain->begin - at));
+  if (!match) ++at;
+  return match;
+}
+
+void AddedTokenFinder::find(std::string_view text, const SpecialRules& rules,
+                            std::vector<Segment>& segments) const {
   segments.clear();
   std::size_t done = 0;   // where the last found token ended
   TextRange known_space;  // the last white space measured: rstrip tokens in it share it
   std::size_t at = 0;
   while (at < text.size()) {
-    const std::optional<Match> match =
-        root_[static_cast<unsigned char>(text[at])] == kNoNode ? std::nullopt : longest_at(text.substr(at));
-    if (!match) {
+    if (root_[static_cast<unsigned char>(text[at])] == kNoNode) {
       ++at;
       continue;
     }
+    const std::optional<Match> match = counting_at(text, rules, at);
+    if (!match) continue;
     const AddedToken& token = tokens_[match->token];
     TextRange range{at, at + match->length_bytes};
     at = range.end;
-    if (token.special && !parse_special) continue;
     if (token.single_word && touches_word(text, range)) continue;
     if (token.lstrip)
       range.begin = std::max(white_space_before(text, range.begin, std::min(done, range.begin)), done);

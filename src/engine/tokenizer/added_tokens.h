@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -25,16 +26,27 @@ struct Segment {
   std::optional<TokenId> id;
 };
 
+// Where special tokens count.
+struct SpecialRules {
+  bool parse = true;
+  std::span<const TextRange> plain;  // in order and apart: special tokens that touch one do not count
+  std::size_t offset = 0;            // of the text that is searched, in what `plain` counts from
+
+  // The first plain range that ends behind `begin`, counted from the text's start; nullopt where there is
+  // none.
+  [[nodiscard]] std::optional<TextRange> plain_behind(std::size_t begin) const;
+};
+
 // Immutable; safe to use from many threads.
 class AddedTokenFinder {
  public:
   // Of two tokens with the same content the first counts.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  // Replaces `segments` with the parts of `text`, in order. Special tokens count as text unless
-  // `parse_special`. Any bytes are accepted. Like the `tokenizers` package, a token that begins within the
+  // Replaces `segments` with the parts of `text`, in order. Special tokens that do not count by the
+  // rules are text. Any bytes are accepted. Like the `tokenizers` package, a token that begins within the
   // white space that an rstrip token before it took is found too.
-  void find(std::string_view text, bool parse_special, std::vector<Segment>& segments) const;
+  void find(std::string_view text, const SpecialRules& rules, std::vector<Segment>& segments) const;
 
  private:
   using Node = std::uint32_t;
@@ -47,6 +59,9 @@ class AddedTokenFinder {
   void insert(std::size_t token);
   [[nodiscard]] Node child(Node node, unsigned char byte) const;
   [[nodiscard]] std::optional<Match> longest_at(std::string_view text) const;
+  // The same at `at` of a text, but for special tokens that do not count: those make `at` skip them.
+  [[nodiscard]] std::optional<Match> counting_at(std::string_view text, const SpecialRules& rules,
+                                                 std::size_t& at) const;
   [[nodiscard]] bool touches_word(std::string_view text, TextRange range) const;
 
   static constexpr std::size_t kNoToken = SIZE_MAX;

@@ -109,4 +109,15 @@ std::vector<JsonNode> JsonNode::elements() const {
   return nodes;
 }
 
+JsonNode parse_json(simdjson::dom::parser& parser, std::string_view json, const std::string& origin) {
+  simdjson::dom::element document;
+  const simdjson::error_code error = parser.parse(json.data(), json.size()).get(document);
+  if (error != simdjson::SUCCESS) {
+    throw FormatError(origin, 0,
+                      fmt::format("is not a whole JSON document: {}", simdjson::error_message(error)));
+  }
+  if (!document.is_object()) throw FormatError(origin, 0, "must be a JSON object");
+  return {document, "", origin};
+}
+
 }  // namespace metrale::engine

@@ -51,4 +51,8 @@ class JsonNode {
   const std::string* origin_;
 };
 
+// The document as an object. Throws FormatError. The parser, `json` and `origin` must outlive the node.
+[[nodiscard]] JsonNode parse_json(simdjson::dom::parser& parser, std::string_view json,
+                                  const std::string& origin);
+
 }  // namespace metrale::engine

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <metrale/engine/tokenizer.h>
+
 #include "engine/tokenizer/utf8.h"
 
 namespace metrale::engine {
@@ -33,11 +35,6 @@ class Regex {
 
   std::string pattern_;  // as the file has it
   std::unique_ptr<void, FreeCode> code_;
-};
-
-struct TextRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
 };
 
 class RegexMatcher {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/pretokenizer.h"
 #include "engine/tokenizer/spec.h"
+#include "engine/tokenizer/tokenizer_config.h"
 #include "engine/tokenizer/utf8.h"
 #include "engine/tokenizer/vocabulary.h"
 
@@ -72,7 +74,8 @@ class Encoding {
   std::vector<TokenId> run(std::string_view text) {
     if (options_.add_special_tokens) ids_ = parts_.prefix;
     std::vector<Segment> segments;
-    parts_.raw_added.find(text, options_.parse_special, segments);
+    whole_ = text;
+    parts_.raw_added.find(text, {options_.parse_special, options_.plain, 0}, segments);
     for (const Segment& segment : segments) {
       if (segment.id) {
         ids_.push_back(*segment.id);
@@ -101,11 +104,17 @@ class Encoding {
 
   void stretch(std::string_view text, TextPlace place) {
     std::string normalized;
+    SpecialRules rules{options_.parse_special, options_.plain,
+                       static_cast<std::size_t>(text.data() - whole_.data())};
     if (!parts_.normalizer.keeps(text)) {
+      // Places are lost here, so special tokens of the normalised text count in none that has plain parts.
+      const std::optional<TextRange> plain = rules.plain_behind(0);
+      rules.parse = rules.parse && (!plain || plain->begin >= text.size());
+      rules.plain = {};
       normalized = parts_.normalizer.apply(text, place == TextPlace::kContinues);
       text = normalized;
     }
-    parts_.normalized_added.find(text, options_.parse_special, segments_);
+    parts_.normalized_added.find(text, rules, segments_);
     for (const Segment& segment : segments_) {
       if (segment.id) {
         ids_.push_back(*segment.id);
@@ -119,11 +128,29 @@ class Encoding {
 
   const TokenizerParts& parts_;
   EncodeOptions options_;
+  std::string_view whole_;
   std::vector<TokenId> ids_;
   std::vector<Segment> segments_;
   PreTokenizer::Workspace cutting_;
   Bpe::Workspace bpe_;
 };
+
+}  // namespace
+
+namespace {
+
+std::vector<TokenId> ids_of_frame(const TokenizerSpec& spec, const std::optional<std::string>& token,
+                                  const char* name, const std::string& config_path) {
+  if (!token) return {};
+  const auto entry = std::find(spec.spellings.begin(), spec.spellings.end(), *token);
+  if (entry == spec.spellings.end()) {
+    throw FormatError(
+        config_path, 0,
+        fmt::format("asks for the {} \"{}\" around every text, which tokenizer.json does not have", name,
+                    *token));
+  }
+  return {static_cast<TokenId>(entry - spec.spellings.begin())};
+}
 
 }  // namespace
 
@@ -133,7 +160,14 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::load(const std::string& path) {
-  return parse(read_text_file(path, kMaxFileBytes), path);
+  TokenizerSpec spec = parse_tokenizer_json(read_text_file(path, kMaxFileBytes), path);
+  const std::string config_path =
+      (std::filesystem::path(path).parent_path() / "tokenizer_config.json").string();
+  if (const auto frame = read_tokenizer_config(config_path).frame()) {
+    spec.prefix = ids_of_frame(spec, frame->bos, "bos_token", config_path);
+    spec.suffix = ids_of_frame(spec, frame->eos, "eos_token", config_path);
+  }
+  return Tokenizer(std::make_unique<const TokenizerParts>(std::move(spec)));
 }
 
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& origin) {

@@ -67,14 +67,7 @@ void read_post_processor(const JsonNode& root, TokenizerSpec& spec) {
 
 TokenizerSpec parse_tokenizer_json(std::string_view json, const std::string& origin) {
   simdjson::dom::parser parser;
-  simdjson::dom::element document;
-  const simdjson::error_code error = parser.parse(json.data(), json.size()).get(document);
-  if (error != simdjson::SUCCESS) {
-    throw FormatError(origin, 0,
-                      fmt::format("is not a whole JSON document: {}", simdjson::error_message(error)));
-  }
-  if (!document.is_object()) throw FormatError(origin, 0, "must be a JSON object");
-  const JsonNode root(document, "", origin);
+  const JsonNode root = parse_json(parser, json, origin);
   if (const auto version = root.find("version"); version && version->string() != "1.0")
     version->unsupported("1.0");
   TokenizerSpec spec;

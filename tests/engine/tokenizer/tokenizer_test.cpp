@@ -167,6 +167,43 @@ TEST(Tokenizer, ManyThreadsEncodeAtOnce) {
   EXPECT_EQ(wrong, std::vector<std::size_t>(4, 0));
 }
 
+// Checked against transformers 4.56: LlamaTokenizerFast and GemmaTokenizerFast heed the flags,
+// PreTrainedTokenizerFast and Qwen2TokenizerFast do not.
+TEST(Tokenizer, ConfigBesideTheFileFramesTextsForTheClassesThatHeedIt) {
+  const TempDir dir;
+  nlohmann::json document = golden_json("sentencepiece.json");
+  const std::string path = dir.write("tokenizer.json", document.dump());
+  const auto framed = [&](const nlohmann::json& config) {
+    dir.write("tokenizer_config.json", config.dump());
+    return Tokenizer::load(path).encode("");
+  };
+  EXPECT_EQ(Tokenizer::load(path).encode(""), Ids{1});
+  EXPECT_EQ(framed({{"tokenizer_class", "LlamaTokenizer"}}), Ids{1});
+  EXPECT_EQ(framed({{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", false}}), Ids{});
+  EXPECT_EQ(framed({{"tokenizer_class", "LlamaTokenizerFast"}, {"add_eos_token", true}}), (Ids{1, 2}));
+  EXPECT_EQ(framed({{"tokenizer_class", "GemmaTokenizer"}, {"bos_token", {{"content", "</s>"}}}}), Ids{2});
+  EXPECT_EQ(framed({{"tokenizer_class", "PreTrainedTokenizerFast"},
+                    {"add_bos_token", false},
+                    {"add_eos_token", true}}),
+            Ids{1});
+  EXPECT_EQ(framed({{"tokenizer_class", "Qwen2Tokenizer"}, {"add_bos_token", false}}), Ids{1});
+  EXPECT_THROW((void)framed({{"tokenizer_class", "GemmaTokenizer"}}), FormatError);
+  EXPECT_THROW((void)framed({{"add_bos_token", "yes"}}), FormatError);
+}
+
+TEST(Tokenizer, SpecialTokensInPlainPartsAreText) {
+  nlohmann::json document = tiny_json();
+  const TokenId end = add_token(document, "<e>", {{"special", true}});
+  const TokenId other = add_token(document, "<n>", {{"special", true}, {"normalized", true}});
+  const TokenId added = add_token(document, "<p>");
+  const Tokenizer tokenizer = tokenizer_of(document);
+  const std::vector<TextRange> plain = {{3, 9}};
+  EXPECT_EQ(tokenizer.encode("<e><e><p><e>", {.plain = plain}), (Ids{end, '<', 'e', '>', added, end}));
+  EXPECT_EQ(tokenizer.encode("<n><n><p><n>", {.plain = plain}), (Ids{other, '<', 'n', '>', added, other}));
+  const std::vector<TextRange> inside = {{1, 2}};
+  EXPECT_EQ(tokenizer.encode("<e><e>", {.plain = inside}), (Ids{'<', 'e', '>', end}));
+}
+
 TEST(Tokenizer, LoadReadsAFileAndNamesAMissingOne) {
   const TempDir dir;
   const std::string path = dir.write("tokenizer.json", tiny_json().dump());

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of chat templates. A text knows of each byte whether it came with the conversation, so that special
+// tokens spelled in a message are not taken for the template's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace metrale::engine::jinja {
+
+// UTF-8, with a mark for each byte.
+class Text {
+ public:
+  Text() = default;
+  // The template's own words.
+  explicit Text(std::string_view bytes) : bytes_(bytes), marks_(bytes.size(), kOwn) {}
+  // What came with the conversation.
+  [[nodiscard]] static Text given(std::string_view bytes) {
+    Text text(bytes);
+    text.marks_.assign(bytes.size(), kGiven);
+    return text;
+  }
+
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+  [[nodiscard]] std::size_t size() const { return bytes_.size(); }
+  [[nodiscard]] bool is_given(std::size_t at) const { return marks_[at] == kGiven; }
+  [[nodiscard]] Text part(std::size_t begin, std::size_t end) const {
+    Text text;
+    text.bytes_ = bytes_.substr(begin, end - begin);
+    text.marks_ = marks_.substr(begin, end - begin);
+    return text;
+  }
+  void append(const Text& other) {
+    bytes_ += other.bytes_;
+    marks_ += other.marks_;
+  }
+  // `bytes` in the place of byte `at` of `source`, with its mark.
+  void append_like(std::string_view bytes, const Text& source, std::size_t at) {
+    bytes_ += bytes;
+    marks_.append(bytes.size(), source.marks_[at]);
+  }
+
+ private:
+  static constexpr char kOwn = 0;
+  static constexpr char kGiven = 1;
+  std::string bytes_;
+  std::string marks_;
+};
+
+class Value;
+struct Node;
+
+struct Undefined {};
+struct None {};
+struct List {
+  std::vector<Value> items;
+  std::uint32_t depth = 1;  // of lists and dicts in each other
+};
+struct Dict {
+  std::vector<std::pair<std::string, Value>> items;  // in order of insertion
+  std::uint32_t depth = 1;
+  bool is_namespace = false;
+
+  [[nodiscard]] const Value* find(std::string_view key) const;
+  void put(std::string_view key, Value value);
+};
+// A macro, a global function, or a method with the value that it belongs to.
+struct Function {
+  std::string name;
+  const Node* macro = nullptr;
+  std::shared_ptr<const Value> self;
+};
+
+class Value {
+ public:
+  using Any = std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
+                           std::shared_ptr<Dict>, Function>;
+  Value() = default;
+  template <class T>
+    requires(!std::is_same_v<std::remove_cvref_t<T>, Value>)
+  Value(T&& value) : any_(std::forward<T>(value)) {}  // a value is one of its kinds: implicit on purpose
+
+  template <class T>
+  [[nodiscard]] const T* get() const {
+    return std::get_if<T>(&any_);
+  }
+  template <class T>
+  [[nodiscard]] bool is() const {
+    return std::holds_alternative<T>(any_);
+  }
+  [[nodiscard]] const Text* text() const { return get<Text>(); }
+  [[nodiscard]] const List* list() const;
+  [[nodiscard]] Dict* dict() const;
+  // Integers, and booleans as in Python.
+  [[nodiscard]] bool has_integer() const { return is<bool>() || is<std::int64_t>(); }
+  [[nodiscard]] std::int64_t integer() const;
+  [[nodiscard]] bool is_number() const { return has_integer() || is<double>(); }
+  [[nodiscard]] double number() const;
+
+ private:
+  Any any_;
+};
+
+// What Python says of them. Each may throw Failure.
+[[nodiscard]] bool is_true(const Value& value);
+[[nodiscard]] bool equal(const Value& a, const Value& b);
+[[nodiscard]] bool less(const Value& a, const Value& b);
+[[nodiscard]] bool contains(const Value& container, const Value& item);
+// str(value): of lists, dicts and functions not supported.
+[[nodiscard]] Text to_text(const Value& value);
+// json.dumps(value, ensure_ascii=False); `indent` < 0: on one line.
+[[nodiscard]] Text to_json(const Value& value, int indent);
+[[nodiscard]] std::string_view kind_of(const Value& value);
+
+// A new list or dict; throws Failure where values are nested too deeply.
+[[nodiscard]] Value make_list(std::vector<Value> items);
+[[nodiscard]] Value make_dict(std::vector<std::pair<std::string, Value>> items, bool is_namespace = false);
+// `value` may lie in a list, dict or namespace: throws Failure for a namespace and for what is nested too
+// deeply. Returns the depth of what holds it.
+std::uint32_t checked_depth(const Value& value);
+
+// What goes wrong while a template is read or rendered, without the place.
+struct Failure {
+  enum class Kind : std::uint8_t {
+    kUnsupported,  // this engine does not have it
+    kWrong,        // the template does what it may not
+    kRefused,      // the template's own raise_exception
+  };
+  Kind kind = Kind::kWrong;
+  std::string message;
+};
+
+// Characters of a text: where each begins, and the end.
+[[nodiscard]] std::vector<std::size_t> character_starts(std::string_view text);
+// Python's str.isspace for one character.
+[[nodiscard]] bool is_python_space(char32_t c);
+
+}  // namespace metrale::engine::jinja
