@@ -34,6 +34,8 @@ int run(int argc, char** argv) {
   actions.emplace_back(info, add_info(*info));
   CLI::App* devices = app.add_subcommand("devices", "List the devices that models can run on");
   actions.emplace_back(devices, add_devices(*devices, environment));
+  CLI::App* tokenize = app.add_subcommand("tokenize", "Show a text as tokens, or tokens as a text");
+  actions.emplace_back(tokenize, add_tokenize(*tokenize));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

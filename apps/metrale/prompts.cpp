@@ -86,7 +86,7 @@ std::string read_source(const std::string& path) {
   return read_stream(file.get(), path);
 }
 
-std::vector<std::int32_t> parse_token_list(const std::string& text) {
+std::vector<std::int32_t> parse_token_list(const std::string& text, std::string_view flag) {
   std::vector<std::int32_t> ids;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -96,15 +96,15 @@ std::vector<std::int32_t> parse_token_list(const std::string& text) {
       std::int32_t id = 0;
       const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
       if (error != std::errc{} || stop != word.data() + word.size() || id < 0) {
-        throw InvalidArgument(fmt::format("--tokens: '{}' (entry {}) is no token id", word, ids.size() + 1));
+        throw InvalidArgument(fmt::format("{}: '{}' (entry {}) is no token id", flag, word, ids.size() + 1));
       }
       ids.push_back(id);
     }
     if (ids.size() == before) {
       throw InvalidArgument(
           ids.empty() && end == text.size()
-              ? "--tokens: no token ids"
-              : fmt::format("--tokens: entry {} is empty, at character {}", ids.size() + 1, begin + 1));
+              ? fmt::format("{}: no token ids", flag)
+              : fmt::format("{}: entry {} is empty, at character {}", flag, ids.size() + 1, begin + 1));
     }
     begin = end + 1;
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace metrale::app {
@@ -29,7 +30,7 @@ struct PromptSources {
 // signal comes first.
 [[nodiscard]] std::string read_source(const std::string& path);
 
-// "1,2,3" or with white space. Throws InvalidArgument naming the entry.
-[[nodiscard]] std::vector<std::int32_t> parse_token_list(const std::string& text);
+// "1,2,3" or with white space. Throws InvalidArgument naming `flag` and the entry.
+[[nodiscard]] std::vector<std::int32_t> parse_token_list(const std::string& text, std::string_view flag = "--tokens");
 
 }  // namespace metrale::app

@@ -4,10 +4,14 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include <metrale/engine/tokenizer.h>
 
 namespace metrale::engine {
+
+// How many bytes the valid UTF-8 character at the start of `bytes` has; 0 where none is.
+[[nodiscard]] std::size_t whole_character_bytes(std::string_view bytes);
 
 // One per output stream; not thread-safe. Holds at most 3 bytes. All pushes and the finish, joined, equal
 // Tokenizer::decode of all the ids. The tokenizer must outlive it.

@@ -7,6 +7,12 @@
 
 namespace metrale::engine {
 
+std::size_t whole_character_bytes(std::string_view bytes) {
+  if (bytes.empty()) return 0;
+  const Utf8Unit unit = first_utf8_unit(bytes);
+  return unit.kind == Utf8Kind::kCharacter ? unit.length_bytes : 0;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
   std::string bytes;
   bool first = true;
