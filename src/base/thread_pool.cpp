@@ -1,32 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <pthread.h>
 #include <sched.h>
 #include <system_error>
 
+#include <fmt/format.h>
+
 #include <metrale/base/checked.h>
+#include <metrale/base/error.h>
 #include <metrale/base/spin.h>
 #include <metrale/base/thread_pool.h>
 
 namespace metrale {
 namespace {
 
-unsigned usable_processors() {
+unsigned thread_count(const ThreadPoolOptions& options) {
+  if (options.threads != 0) return options.threads;
+  const CpuList& cpus = options.cpus.empty() ? usable_cpus() : options.cpus;
+  return std::max(2U, static_cast<unsigned>(cpus.size()));
+}
+
+void pin(std::thread& thread, unsigned cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) return static_cast<unsigned>(CPU_COUNT(&set));
-  return std::thread::hardware_concurrency();
+  CPU_SET(cpu, &set);
+  const int error = ::pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
+  if (error != 0) {
+    throw InvalidArgument(
+        fmt::format("a thread cannot be kept on CPU {}: {}", cpu, std::generic_category().message(error)));
+  }
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(unsigned threads) {
-  const unsigned count = threads != 0 ? threads : std::max(2U, usable_processors());
+ThreadPool::ThreadPool(const ThreadPoolOptions& options) {
+  check_usable(options.cpus);
+  const unsigned count = thread_count(options);
   workers_.reserve(count);
   try {
-    for (unsigned i = 0; i < count; ++i) workers_.emplace_back([this] { worker_main(); });
+    for (unsigned i = 0; i < count; ++i) {
+      workers_.emplace_back([this] { worker_main(); });
+      if (!options.cpus.empty()) pin(workers_.back(), options.cpus[i % options.cpus.size()]);
+    }
   } catch (const std::system_error& error) {
     stop_and_join();
     throw OutOfMemory("thread", count, workers_.size(), error.what());
+  } catch (const InvalidArgument&) {
+    stop_and_join();
+    throw;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <future>
 #include <numeric>
@@ -9,8 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <metrale/base/cpu_set.h>
+#include <metrale/base/error.h>
 #include <metrale/base/thread_pool.h>
 
 namespace metrale {
@@ -130,6 +134,37 @@ TEST(ThreadPool, DestructorRunsWhatWasPosted) {
     for (int i = 0; i < 100; ++i) pool.post([&] { ++ran; });
   }
   EXPECT_EQ(ran, 100);
+}
+
+TEST(ThreadPool, ThreadsStayOnTheirCpus) {
+  const CpuList usable = usable_cpus();
+  ThreadPool pool({.threads = 3, .cpus = usable});
+  ASSERT_EQ(pool.size(), 3U);
+  std::array<std::promise<CpuList>, 3> seen;
+  std::barrier all_running(3);  // so that each thread takes one task
+  for (auto& one : seen) {
+    pool.post([&] {
+      all_running.arrive_and_wait();
+      one.set_value(usable_cpus());
+    });
+  }
+
+  std::vector<CpuList> on;
+  for (auto& one : seen) on.push_back(one.get_future().get());
+
+  std::vector<CpuList> expected;
+  for (std::size_t i = 0; i < 3; ++i) expected.push_back({usable[i % usable.size()]});
+  EXPECT_THAT(on, testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(ThreadPool, HasAThreadForEachOfItsCpusButAtLeastTwo) {
+  const CpuList usable = usable_cpus();
+  EXPECT_EQ(ThreadPool({.threads = 0, .cpus = {usable[0]}}).size(), 2U);
+  EXPECT_EQ(ThreadPool({.threads = 0, .cpus = usable}).size(), std::max<std::size_t>(2, usable.size()));
+}
+
+TEST(ThreadPool, ACpuThatDoesNotExistIsRefused) {
+  EXPECT_THROW(ThreadPool({.threads = 2, .cpus = {1023}}), InvalidArgument);
 }
 
 }  // namespace

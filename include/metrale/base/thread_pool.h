@@ -13,15 +13,22 @@
 #include <type_traits>
 #include <vector>
 
+#include <metrale/base/cpu_set.h>
 #include <metrale/base/ring_queue.h>
 
 namespace metrale {
 
+struct ThreadPoolOptions {
+  unsigned threads = 0;  // 0: one for each of `cpus`, or of the processors that this process may run on
+  CpuList cpus;          // thread i runs on the i-th of them only, around again; empty: the system decides
+};
+
 class ThreadPool {
  public:
-  // 0 threads means as many as processors this process may run on, and never fewer than two, so that two
-  // streams can overlap everywhere.
-  explicit ThreadPool(unsigned threads = 0);
+  // Never fewer than two threads unless they are counted out, so that two streams can overlap everywhere.
+  // Throws InvalidArgument for a CPU that is not usable, OutOfMemory.
+  explicit ThreadPool(const ThreadPoolOptions& options);
+  explicit ThreadPool(unsigned threads = 0) : ThreadPool(ThreadPoolOptions{.threads = threads, .cpus = {}}) {}
   // Runs every task already posted, then joins.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
