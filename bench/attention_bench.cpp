@@ -52,7 +52,7 @@ std::uint64_t address(const void* at) {
 // The pool as a backend uses it: kernel bodies run on a worker, the other worker helps.
 class Machine {
  public:
-  Machine() : pool_(kThreads) {
+  Machine() : pool_({.threads = kThreads, .cpus = usable_cpus()}) {
     kernels::register_cpu_kernels(table_);
     const auto& id = kernels::kPagedAttention;
     attention_ = table_.find(id.module, id.function)->body;

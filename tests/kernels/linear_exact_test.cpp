@@ -73,22 +73,30 @@ TEST(LinearExactness, EveryRowCountGivesTheSameBits) {
   }
 }
 
-// Wider than a panel, more rows than a block.
+// More rows than a block, rows that lie where the caches would clash, few outputs for many threads.
 TEST(LinearExactness, TheCutsOfLargeProductsDoNotShow) {
   EachIsa each_isa;
   std::mt19937 random(4);
   for (const ElementType type : {ElementType::kF32, ElementType::kBf16}) {
-    for (const LinearCase& c : {LinearCase{.rows = 30,
-                                           .in_features = 4501,
-                                           .out_features = 40,
-                                           .in_type = type,
-                                           .weight_type = ElementType::kBf16},
-                                LinearCase{.rows = 1061,
-                                           .in_features = 40,
-                                           .out_features = 33,
-                                           .in_type = type,
-                                           .weight_type = ElementType::kBf16,
-                                           .out_type = ElementType::kBf16}}) {
+    for (const LinearCase& c :
+         {LinearCase{.rows = 30,
+                     .in_features = 4501,
+                     .out_features = 40,
+                     .in_type = type,
+                     .weight_type = ElementType::kBf16},
+          LinearCase{.rows = 150,
+                     .in_features = 16384,
+                     .out_features = 3,
+                     .in_type = type,
+                     .weight_type = ElementType::kBf16},
+          LinearCase{
+              .rows = 25, .in_features = 2048, .out_features = 9, .in_type = type, .weight_type = type},
+          LinearCase{.rows = 1061,
+                     .in_features = 40,
+                     .out_features = 33,
+                     .in_type = type,
+                     .weight_type = ElementType::kBf16,
+                     .out_type = ElementType::kBf16}}) {
       const LinearData data = random_linear(random, c);
       each_isa([&](CpuIsa isa) { expect_rows_as_alone(c, data, 4, isa); });
     }

@@ -3,10 +3,13 @@
 // number of rows: a row's result never depends on the rows beside it. Weights are stored once, plain
 // [out_features][in_features].
 //
-// On the CPU, BF16 activations with BF16 weights use the processor's BF16 products where it has them; those
-// take subnormals as zero. All other pairs are FP32 fused multiply-adds in the order of in_features,
-// bit-equal on every processor. in_stride >= in_features >= 1 and out_stride >= out_features; throws
-// InvalidArgument otherwise and where there are more than max_rows rows.
+// On the CPU the 32-bit words of a row of weights (one FP32 element or two 16-bit ones) belong to 16 lanes,
+// word i to lane i mod 16. A lane starts from zero and adds its products in the order of in_features, fused;
+// lanes are then added as a tree, i with i + 8, i + 4, i + 2, i + 1, and the bias comes last. That is
+// bit-equal on every processor, but for BF16 activations with BF16 weights where the processor multiplies
+// BF16 itself: it adds the two products of a word in one step and takes subnormals as zero. in_stride >=
+// in_features >= 1 and out_stride >= out_features; throws InvalidArgument otherwise and where there are more
+// than max_rows rows.
 #pragma once
 
 #include <metrale/gpu/kernel.h>

@@ -12,33 +12,32 @@
 
 #include "kernels/host_args.h"
 #include "kernels/linear/plan.h"
+#include "kernels/linear/results.h"
 #include "kernels/register.h"
 
 namespace metrale::kernels {
 namespace {
 
-using linear::Job;
+using linear::kChunkBytes;
 using linear::Kernels;
+using linear::kLanes;
+using linear::kPanelOuts;
 using quant::ElementType;
 
 constexpr std::string_view kName = "linear::linear";
-constexpr std::size_t kRowBlock = 512;                          // rows that share one packing of the weights
-constexpr std::size_t kMinSplitRows = 128;                      // fewer would spend their time packing
-constexpr std::size_t kRowScratchBytes = std::size_t{4} << 20;  // of activations converted at a time
-constexpr std::size_t kFewRowsChunkBytes = std::size_t{1} << 20;
+constexpr std::size_t kRowBlock = 512;                        // rows that are taken at a time, or fewer:
+constexpr std::size_t kRowBlockBytes = std::size_t{4} << 20;  // so much of a cache they may fill
+constexpr std::size_t kStreamRows = 32;                       // so few wait for the weights
+constexpr std::size_t kStretchBytes = std::size_t{1} << 20;   // of weights
+constexpr std::size_t kAliasBytes =
+    4096;  // rows at multiples of it from each other share few sets of a cache
 
 // Memory of one thread, kept for the next call.
-class Scratch {
- public:
-  template <class T>
-  T* reserve(std::size_t count) {
-    if (buffer_.size_bytes() < count * sizeof(T)) buffer_ = AlignedBuffer(count * sizeof(T), 64);
-    return reinterpret_cast<T*>(buffer_.data());
-  }
-
- private:
-  AlignedBuffer buffer_;
-};
+float* row_scratch(std::size_t count) {
+  static thread_local AlignedBuffer buffer;
+  if (buffer.size_bytes() < count * sizeof(float)) buffer = AlignedBuffer(count * sizeof(float), 64);
+  return reinterpret_cast<float*>(buffer.data());
+}
 
 void check(const LinearArgs& args) {
   for (const ElementType type : {args.in_type, args.weight_type, args.out_type}) check_type(kName, type);
@@ -64,7 +63,7 @@ const Kernels& choose(const LinearArgs& args, bool pairs) {
   return set.f32;
 }
 
-// One launch: the activations as steps, and the loops over rows and outputs.
+// One launch: the activations in the tiles' order, and the loops over rows and outputs.
 class Launch {
  public:
   Launch(ThreadPool& pool, const LinearArgs& args)
@@ -72,99 +71,137 @@ class Launch {
         args_(args),
         pairs_(cpu_isa() == CpuIsa::kAvx512Bf16 && args.in_type == ElementType::kBf16 &&
                args.weight_type == ElementType::kBf16),
-        kernels_(choose(args, pairs_)) {
-    const std::size_t in_features = args.in_features;
-    const std::size_t even = round_up(in_features, std::size_t{2});
-    job_.steps = pairs_ ? even / 2 : args.weight_type == ElementType::kF32 ? in_features : even;
-    job_.weight = host_ptr<const std::byte>(args.weight);
-    job_.weight_row_bytes = in_features * element_bytes(args.weight_type);
-    job_.out_features = args.out_features;
-    job_.bias = host_ptr<const std::byte>(args.bias);
-    job_.out_row_bytes = std::size_t{args.out_stride} * element_bytes(args.out_type);
-    job_.out_type = args.out_type;
-    in_row_bytes_ = std::size_t{args.in_stride} * element_bytes(args.in_type);
-    // A row can be read where it lies if it is made of whole steps.
-    in_place_ = (pairs_ || args.in_type == ElementType::kF32) &&
-                in_features * element_bytes(args.in_type) == job_.steps * 4 && args.in % 4 == 0 &&
-                in_row_bytes_ % 4 == 0;
+        kernels_(choose(args, pairs_)),
+        weight_row_bytes_(args.in_features * element_bytes(args.weight_type)),
+        in_row_bytes_(std::size_t{args.in_stride} * element_bytes(args.in_type)),
+        out_row_bytes_(std::size_t{args.out_stride} * element_bytes(args.out_type)),
+        panels_(ceil_div(std::size_t{args.out_features}, kPanelOuts)) {
+    const std::size_t chunks = ceil_div(weight_row_bytes_, kChunkBytes);
+    // Rows at an odd number of cache lines from each other spread over the sets of the caches.
+    x_stride_ = chunks * kernels_.steps * kLanes;
+    if (x_stride_ / kLanes % 2 == 0) x_stride_ += kLanes;
+    // A row of whole chunks in the tiles' order can be read where it lies.
+    in_place_ = (pairs_ || (args.in_type == ElementType::kF32 && args.weight_type == ElementType::kF32)) &&
+                weight_row_bytes_ % kChunkBytes == 0 && in_row_bytes_ % kAliasBytes != 0 &&
+                args.in % sizeof(float) == 0 && in_row_bytes_ % sizeof(float) == 0;
+    if (in_place_) x_stride_ = in_row_bytes_ / sizeof(float);
   }
 
   void run(std::size_t rows) {
-    const std::size_t fits = std::max(kernels_.few_rows_max, kRowScratchBytes / (job_.steps * 4));
-    const std::size_t block = in_place_ ? kRowBlock : std::min(kRowBlock, fits);
+    const std::size_t fits = std::max(kernels_.most_rows, kRowBlockBytes / (x_stride_ * sizeof(float)));
+    const std::size_t block = std::min(kRowBlock, fits);
     for (std::size_t row = 0; row < rows; row += block) {
-      job_.rows = std::min(block, rows - row);
-      job_.out = host_ptr<std::byte>(args_.out) + row * job_.out_row_bytes;
+      rows_ = std::min(block, rows - row);
+      out_ = host_ptr<std::byte>(args_.out) + row * out_row_bytes_;
       take_rows(host_ptr<const std::byte>(args_.in) + row * in_row_bytes_);
-      if (job_.rows <= kernels_.few_rows_max) {
-        run_few_rows();
-      } else {
-        run_many_rows();
-      }
+      run_block();
     }
   }
 
  private:
   void take_rows(const std::byte* in) {
     if (in_place_) {
-      job_.x = reinterpret_cast<const std::uint32_t*>(in);
-      job_.x_stride = in_row_bytes_ / 4;
+      x_ = reinterpret_cast<const float*>(in);
       return;
     }
-    static thread_local Scratch scratch;
-    auto* const x = scratch.reserve<std::uint32_t>(job_.rows * job_.steps);
-    pool_.parallel_for(job_.rows, 32, [&](std::size_t begin, std::size_t end) {
-      for (std::size_t row = begin; row < end; ++row)
-        take_row(in + row * in_row_bytes_, x + row * job_.steps);
+    float* const x = row_scratch(rows_ * x_stride_);
+    pool_.parallel_for(rows_, 32, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t row = begin; row < end; ++row) take_row(in + row * in_row_bytes_, x + row * x_stride_);
     });
-    job_.x = x;
-    job_.x_stride = job_.steps;
+    x_ = x;
   }
 
-  void take_row(const std::byte* from, std::uint32_t* to) const {
-    to[job_.steps - 1] = 0;  // the half that an odd width leaves
-    if (pairs_) {
-      std::memcpy(to, from, std::size_t{args_.in_features} * 2);
-    } else {
-      linear::widen_row(args_.in_type, from, args_.in_features, reinterpret_cast<float*>(to));
+  void take_row(const std::byte* from, float* to) const {
+    if (!pairs_) return linear::spread_row(args_.in_type, from, args_.in_features, kernels_.steps, to);
+    std::memcpy(to, from, weight_row_bytes_);
+    const std::size_t whole = round_up(weight_row_bytes_, kChunkBytes);
+    std::memset(reinterpret_cast<std::byte*>(to) + weight_row_bytes_, 0, whole - weight_row_bytes_);
+  }
+
+  // Stretches of panels, where these are few times parts of the rows.
+  void run_block() {
+    const std::size_t threads = pool_.size();
+    std::size_t length = ceil_div(panels_, threads);
+    // Where memory sets the pace stretches are long: where short ones alternate, every thread's prefetcher
+    // runs on into what another one reads. Elsewhere they are short, so that the threads end together.
+    if (rows_ > kStreamRows) length = ceil_div(length, std::size_t{8});
+    length = std::min(length, kStretchBytes / (kPanelOuts * weight_row_bytes_));
+    length = round_up(std::max<std::size_t>(length, 1), std::size_t{4});  // a cache line of FP32 results
+    const std::size_t stretches = ceil_div(panels_, length);
+    const std::size_t tiles = ceil_div(rows_, kernels_.most_rows);
+    const std::size_t parts =
+        std::clamp<std::size_t>(4 * threads / stretches, 1, ceil_div(tiles, std::size_t{4}));
+    pool_.parallel_for(stretches * parts, 1, [&](std::size_t task, std::size_t) {
+      const std::size_t begin = task / parts * length;
+      const std::size_t part = task % parts;
+      run_panels(begin, std::min(begin + length, panels_), rows_ * part / parts, rows_ * (part + 1) / parts);
+    });
+  }
+
+  void run_panels(std::size_t begin, std::size_t end, std::size_t row_begin, std::size_t row_end) const {
+    const std::size_t rows = row_end - row_begin;
+    const std::size_t tiles = ceil_div(rows, kernels_.most_rows);
+    alignas(64) float sums[linear::kMostRows * kPanelOuts * 4];
+    alignas(64) std::byte tail[kPanelOuts * kChunkBytes];
+    for (std::size_t panel = begin; panel < end; ++panel) {
+      linear::Tile tile = tile_of(panel, tail);
+      tile.sums = sums;
+      for (std::size_t i = 0; i < tiles; ++i) {
+        const std::size_t row = row_begin + rows * i / tiles;
+        const std::size_t height = row_begin + rows * (i + 1) / tiles - row;
+        tile.x = x_ + row * x_stride_;
+        (i == 0 ? kernels_.stream : kernels_.reuse)[height - 1](tile);
+        store_results(panel * kPanelOuts, row, height, sums);
+      }
     }
   }
 
-  void run_few_rows() {
-    const std::size_t groups = ceil_div(job_.out_features, kernels_.lanes);
-    const std::size_t shared = ceil_div(groups, std::size_t{pool_.size()});
-    const std::size_t cap =
-        std::max<std::size_t>(1, kFewRowsChunkBytes / (kernels_.lanes * job_.weight_row_bytes));
-    // Long stretches: where short ones alternate, every thread's prefetcher runs on into what another one
-    // reads.
-    pool_.parallel_for(groups, std::min(shared, cap), [&](std::size_t begin, std::size_t end) {
-      kernels_.few_rows(job_, begin * kernels_.lanes, std::min(end * kernels_.lanes, job_.out_features));
-    });
+  [[nodiscard]] linear::Tile tile_of(std::size_t panel, std::byte* tail) const {
+    linear::Tile tile{};
+    tile.chunks = weight_row_bytes_ / kChunkBytes;
+    tile.x_stride = x_stride_;
+    const std::size_t whole = tile.chunks * kChunkBytes;
+    const std::size_t rest = weight_row_bytes_ - whole;
+    if (rest != 0) tile.tail = tail;
+    for (std::size_t c = 0; c < kPanelOuts; ++c) {
+      // Outputs past the last repeat it; their results are not stored.
+      const std::size_t out = std::min<std::size_t>(panel * kPanelOuts + c, args_.out_features - 1);
+      tile.weights[c] = host_ptr<const std::byte>(args_.weight) + out * weight_row_bytes_;
+      if (rest == 0) continue;
+      std::memcpy(tail + c * kChunkBytes, tile.weights[c] + whole, rest);
+      std::memset(tail + c * kChunkBytes + rest, 0, kChunkBytes - rest);
+    }
+    return tile;
   }
 
-  void run_many_rows() {
-    const std::size_t panel_outs = 2 * kernels_.lanes;
-    const std::size_t panels = ceil_div(job_.out_features, panel_outs);
-    const std::size_t wanted = ceil_div(std::size_t{pool_.size()} * 4, panels);
-    const std::size_t splits = std::clamp<std::size_t>(job_.rows / kMinSplitRows, 1, wanted);
-    const std::size_t split_rows = ceil_div(job_.rows, splits);
-    pool_.parallel_for(panels * splits, 1, [&](std::size_t begin, std::size_t) {
-      static thread_local Scratch panel;
-      static thread_local Scratch sums;
-      const std::size_t row = begin % splits * split_rows;
-      kernels_.many_rows(job_, begin / splits * panel_outs, row, std::min(row + split_rows, job_.rows),
-                         panel.reserve<float>(linear::kPanelSteps * panel_outs),
-                         sums.reserve<float>(split_rows * panel_outs));
-    });
+  void store_results(std::size_t out, std::size_t row, std::size_t height, const float* sums) const {
+    const std::size_t count = std::min<std::size_t>(kPanelOuts, args_.out_features - out);
+    const auto* bias = host_ptr<const std::byte>(args_.bias);
+    const __m128 offset =
+        bias == nullptr
+            ? _mm_setzero_ps()
+            : linear::load_four(args_.weight_type, bias + out * element_bytes(args_.weight_type), count);
+    std::byte* to = out_ + row * out_row_bytes_ + out * element_bytes(args_.out_type);
+    for (std::size_t r = 0; r < height; ++r, to += out_row_bytes_, sums += kPanelOuts * 4) {
+      __m128 value = linear::sum_lanes(sums);
+      if (bias != nullptr) value = _mm_add_ps(value, offset);
+      linear::store_four(args_.out_type, value, count, to);
+    }
   }
 
   ThreadPool& pool_;
   const LinearArgs& args_;
   bool pairs_;
   const Kernels& kernels_;
-  Job job_{};
-  std::size_t in_row_bytes_ = 0;
+  std::size_t weight_row_bytes_;
+  std::size_t in_row_bytes_;
+  std::size_t out_row_bytes_;
+  std::size_t panels_;
   bool in_place_ = false;
+  std::size_t x_stride_ = 0;  // 32-bit values
+  const float* x_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::size_t rows_ = 0;  // of this block
 };
 
 void linear_body(ThreadPool& pool, const LinearArgs& args) {

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linear's driver (cpu.cpp) and its instances (one source per instruction set) share.
+// What linear's driver (cpu.cpp), its tiles (one source per instruction set) and the ends of its rows
+// (rows.cpp, results.h) share.
+//
+// A row of weights is a row of 32-bit words: one FP32 element or two 16-bit ones. 16 words are a chunk, and
+// word i of a row belongs to lane i mod 16. A lane adds its products in the order of in_features; the 16
+// lanes are summed at the end by one tree. No sum depends on which rows and outputs are computed together.
 #pragma once
 
 #include <cstddef>
@@ -9,34 +14,30 @@
 
 namespace metrale::kernels::linear {
 
-// A block of rows times all outputs. `x` holds one 32-bit value for each step: an FP32 number, or two BF16
-// numbers where weights are taken as pairs.
-struct Job {
-  const std::uint32_t* x;  // [rows][steps]
-  std::size_t x_stride;    // 32-bit values
-  std::size_t rows;
-  std::size_t steps;
-  const std::byte* weight;  // [out_features][weight_row_bytes]
-  std::size_t weight_row_bytes;
-  std::size_t out_features;
-  const std::byte* bias;  // may be null
-  std::byte* out;
-  std::size_t out_row_bytes;
-  quant::ElementType out_type;
-};
+inline constexpr std::size_t kLanes = 16;
+inline constexpr std::size_t kChunkBytes = 64;  // of a row of weights
+inline constexpr std::size_t kPanelOuts = 4;    // outputs that are computed together
+inline constexpr std::size_t kMostRows = 6;     // of a tile, on any processor
 
-// Steps of a panel: it stays in the second-level cache while rows stream by.
-inline constexpr std::size_t kPanelSteps = 1024;
+// Some rows times the outputs of a panel.
+struct Tile {
+  const std::byte* weights[kPanelOuts];
+  std::size_t chunks;     // whole ones of a row of weights
+  const std::byte* tail;  // [kPanelOuts][kChunkBytes]: what is left of each row, then zeros; null: nothing
+  const float* x;  // [rows][chunk][steps][kLanes]: the activations of a word's elements; zero at the end
+  std::size_t x_stride;  // 32-bit values
+  float* sums;           // [rows][kPanelOuts][4]: lane i with lane i + 8, then i + 4
+};
+using TileBody = void (*)(const Tile&);
 
 struct Kernels {
-  std::size_t lanes;         // outputs of a vector; a panel has twice as many
-  std::size_t few_rows_max;  // rows that few_rows can take
-  // Outputs [out_begin, out_end); out_begin is a multiple of lanes.
-  void (*few_rows)(const Job& job, std::size_t out_begin, std::size_t out_end);
-  // Outputs [first_out, first_out + 2 * lanes) of rows [row_begin, row_end). `panel` has room for
-  // float[kPanelSteps][2 * lanes], `sums` for float[row_end - row_begin][2 * lanes].
-  void (*many_rows)(const Job& job, std::size_t first_out, std::size_t row_begin, std::size_t row_end,
-                    float* panel, float* sums);
+  std::size_t most_rows;  // of a tile
+  // Activations of a word: two where FP32 numbers meet 16-bit weights, else one 32-bit value.
+  std::size_t steps;
+  // [rows - 1]. `stream` reads one row of weights after another, as memory gives them fastest; `reuse` reads
+  // all of the panel at once from a near cache. The same bits.
+  TileBody stream[kMostRows];
+  TileBody reuse[kMostRows];
 };
 
 // FP32 activations, by weight type.
@@ -48,10 +49,11 @@ struct KernelSet {
 
 [[nodiscard]] const KernelSet& avx2_kernels();
 [[nodiscard]] const KernelSet& avx512_kernels();
-// BF16 activations and BF16 weights, two to a step.
+// BF16 activations and BF16 weights, two to a word on either side.
 [[nodiscard]] const Kernels& avx512_bf16_pair_kernels();
 
-// Writes `count` activations as FP32.
-void widen_row(quant::ElementType type, const std::byte* from, std::size_t count, float* to);
+// Writes one row of activations as FP32 numbers in the order of Tile::x, whole chunks.
+void spread_row(quant::ElementType type, const std::byte* from, std::size_t count, std::size_t steps,
+                float* to);
 
 }  // namespace metrale::kernels::linear

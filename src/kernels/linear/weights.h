@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a 32-bit word of weights becomes steps. Included by the instruction-set sources only.
+// How words of weights become factors. Included by the instruction-set sources only.
 #pragma once
 
 #include <cstddef>
@@ -9,46 +9,32 @@ namespace metrale::kernels::linear {
 template <class Isa>
 struct F32Weights {
   using Vec = typename Isa::Vec;
-  static constexpr std::size_t kStepsPerWord = 1;
-  [[gnu::always_inline]] static void widen(typename Isa::Words words, Vec* steps) {
-    steps[0] = Isa::as_f32(words);
+  static constexpr std::size_t kSteps = 1;
+  [[gnu::always_inline]] static void load(const std::byte* from, Vec* steps) {
+    steps[0] = Isa::as_f32(Isa::load_words(from));
   }
   [[gnu::always_inline]] static Vec multiply_add(Vec x, Vec w, Vec sum) {
     return Isa::multiply_add(x, w, sum);
   }
-  static Vec load_bias(const std::byte* bias, std::size_t first, std::size_t count) {
-    return Isa::as_f32(Isa::load_words_partial(bias + first * 4, count * 4));
-  }
 };
 
 template <class Isa>
-struct Bf16Weights {
+struct Bf16Weights : F32Weights<Isa> {
   using Vec = typename Isa::Vec;
-  static constexpr std::size_t kStepsPerWord = 2;
-  [[gnu::always_inline]] static void widen(typename Isa::Words words, Vec* steps) {
+  static constexpr std::size_t kSteps = 2;
+  [[gnu::always_inline]] static void load(const std::byte* from, Vec* steps) {
+    const auto words = Isa::load_words(from);
     steps[0] = Isa::bf16_low(words);
     steps[1] = Isa::bf16_high(words);
   }
-  [[gnu::always_inline]] static Vec multiply_add(Vec x, Vec w, Vec sum) {
-    return Isa::multiply_add(x, w, sum);
-  }
-  static Vec load_bias(const std::byte* bias, std::size_t first, std::size_t count) {
-    return Isa::load_bf16(bias + first * 2, count);
-  }
 };
 
 template <class Isa>
-struct F16Weights {
+struct F16Weights : F32Weights<Isa> {
   using Vec = typename Isa::Vec;
-  static constexpr std::size_t kStepsPerWord = 2;
-  [[gnu::always_inline]] static void widen(typename Isa::Words words, Vec* steps) {
-    Isa::f16_pair(words, steps);
-  }
-  [[gnu::always_inline]] static Vec multiply_add(Vec x, Vec w, Vec sum) {
-    return Isa::multiply_add(x, w, sum);
-  }
-  static Vec load_bias(const std::byte* bias, std::size_t first, std::size_t count) {
-    return Isa::load_f16(bias + first * 2, count);
+  static constexpr std::size_t kSteps = 2;
+  [[gnu::always_inline]] static void load(const std::byte* from, Vec* steps) {
+    Isa::f16_pair(Isa::load_words(from), steps);
   }
 };
 
