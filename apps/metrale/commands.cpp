@@ -9,6 +9,20 @@
 
 namespace metrale::app {
 
+namespace {
+
+// The flag's value, its name put before what the parser says against it.
+template <class T>
+T value_of_flag(const char* flag, const std::string& text, T (*parse)(std::string_view)) {
+  try {
+    return parse(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+  }
+}
+
+}  // namespace
+
 void add_device_flags(CLI::App& command, DeviceFlags& flags) {
   command.add_option("--device", flags.device, "Device to run on, as `metrale devices` names it")
       ->capture_default_str();
@@ -17,6 +31,11 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
                   "Worker threads of the CPU backend (0: one for each usable processor)")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command.add_option(
+      "--cpus", flags.cpus,
+      "CPUs that the worker threads run on, one on each in turn, such as 0-3,8 (default: any)");
+  command.add_option("--numa", flags.numa,
+                     "Memory nodes that large CPU allocations lie on: none, interleave or bind");
   command.add_option("--memory", flags.memory,
                      "Most device memory to use, such as 4G (default: what is free)");
 }
@@ -25,6 +44,10 @@ runtime::BackendOptions backend_options(const DeviceFlags& flags, const runtime:
   runtime::BackendOptions options;
   options.device = flags.device;
   options.threads = flags.threads != 0 ? flags.threads : environment.threads.value_or(0);
+  options.cpus = flags.cpus.empty() ? environment.cpus.value_or(CpuList{})
+                                    : value_of_flag("--cpus", flags.cpus, parse_cpu_list);
+  options.numa = flags.numa.empty() ? environment.numa.value_or(backends::NumaPolicy::kNone)
+                                    : value_of_flag("--numa", flags.numa, backends::parse_numa_policy);
   if (!flags.memory.empty()) options.max_memory_bytes = parse_bytes(flags.memory, "--memory");
   if (!flags.memory.empty() && options.max_memory_bytes == 0)
     throw InvalidArgument("--memory: 0 leaves nothing");

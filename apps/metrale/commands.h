@@ -23,10 +23,12 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_tokenize(CLI::App& command);
 [[nodiscard]] Action add_devices(CLI::App& command, const runtime::Environment& environment);
 
-// --device, --threads, --memory, shared by every command that opens a backend.
+// --device, --threads, --cpus, --numa, --memory, shared by every command that opens a backend.
 struct DeviceFlags {
   std::string device = "auto";
   unsigned threads = 0;
+  std::string cpus;
+  std::string numa;
   std::string memory;
 };
 void add_device_flags(CLI::App& command, DeviceFlags& flags);

@@ -20,6 +20,18 @@ std::optional<std::string> value_of(const char* variable) {
   return std::string(value);
 }
 
+// The variable's value, its name put before what the parser says against it.
+template <class T>
+std::optional<T> parsed(const char* variable, T (*parse)(std::string_view)) {
+  const auto text = value_of(variable);
+  if (!text) return std::nullopt;
+  try {
+    return parse(*text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", variable, error.what()));
+  }
+}
+
 unsigned parse_threads(const std::string& text) {
   unsigned threads = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
@@ -46,13 +58,9 @@ spdlog::level::level_enum parse_level(const std::string& name) {
 
 Environment read_environment() {
   Environment environment;
-  if (const auto isa = value_of("METRALE_CPU_ISA")) {
-    try {
-      environment.cpu_isa = parse_cpu_isa(*isa);
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("METRALE_CPU_ISA: {}", error.what()));
-    }
-  }
+  environment.cpu_isa = parsed("METRALE_CPU_ISA", parse_cpu_isa);
+  environment.cpus = parsed("METRALE_CPUS", parse_cpu_list);
+  environment.numa = parsed("METRALE_NUMA", backends::parse_numa_policy);
   if (const auto threads = value_of("METRALE_THREADS")) environment.threads = parse_threads(*threads);
   environment.log = value_of("METRALE_LOG");
   if (environment.log) (void)parse_level(*environment.log);

@@ -26,6 +26,8 @@ std::unique_ptr<gpu::GpuBackend> open_cpu(const BackendOptions& options) {
   gpu::CpuKernelTable table;
   kernels::register_cpu_kernels(table);
   return backends::make_cpu_backend({.threads = options.threads,
+                                     .cpus = options.cpus,
+                                     .numa = options.numa,
                                      .max_memory_bytes = options.max_memory_bytes,
                                      .red_zone_bytes = options.red_zone_bytes},
                                     table);

@@ -157,6 +157,16 @@ TEST_F(Errors, BadEnvironmentNamesTheVariable) {
   expect_failure(result, 2, AllOf(HasSubstr("METRALE_THREADS"), HasSubstr("many")));
 }
 
+TEST_F(Errors, PlacementThatTheMachineDoesNotHaveIsNamed) {
+  expect_failure(generate({"-p", "x", "--cpus", "1023"}), 2,
+                 AllOf(HasSubstr("CPU 1023"), HasSubstr("usable")));
+  expect_failure(generate({"-p", "x", "--cpus", "3-1"}), 2, AllOf(HasSubstr("--cpus"), HasSubstr("3-1")));
+  expect_failure(generate({"-p", "x", "--numa", "far"}), 2,
+                 AllOf(HasSubstr("--numa"), HasSubstr("interleave")));
+  expect_failure(generate({"-p", "x"}, {.environment = {"METRALE_CPUS=x"}}), 2, HasSubstr("METRALE_CPUS"));
+  expect_failure(generate({"-p", "x"}, {.environment = {"METRALE_NUMA=far"}}), 2, HasSubstr("METRALE_NUMA"));
+}
+
 TEST_F(Errors, BatchFileProblemsNameTheLine) {
   dir.write("bad.jsonl", "{\"prompt\": \"a\"}\n{\"text\": 1}\n");
   expect_failure(generate({"--batch", dir.file("bad.jsonl")}), 3, HasSubstr("line 2"));

@@ -134,6 +134,7 @@ TEST_F(Generate, LimitsThreadsAndGraphsDoNotChangeTheText) {
                                              {"--block-size", "64"},
                                              {"--no-graphs"},
                                              {"--threads", "5"},
+                                             {"--threads", "3", "--cpus", "0", "--numa", "bind"},
                                              {"--kv-blocks", "9"},
                                              {"--max-seq-len", "400"}}) {
     std::vector<std::string> arguments{"-p", "some words here", "-n", "20", "--json", "--ignore-eos"};

@@ -7,15 +7,19 @@
 #include <string>
 #include <vector>
 
+#include <metrale/backends/cpu.h>
+#include <metrale/base/cpu_set.h>
 #include <metrale/gpu/backend.h>
 
 namespace metrale::runtime {
 
 struct BackendOptions {
-  std::string device = "cpu";          // as `metrale devices` names it
-  unsigned threads = 0;                // CPU: worker threads; 0: one for each usable processor
-  std::uint64_t max_memory_bytes = 0;  // CPU: cap on device memory; 0: what the host has
-  std::uint64_t red_zone_bytes = 0;    // guard band behind every allocation, for finding stray writes
+  std::string device = "cpu";  // as `metrale devices` names it
+  unsigned threads = 0;        // CPU: worker threads; 0: one for each of `cpus` or usable processor
+  CpuList cpus{};              // CPU: where they run, one on each in turn; empty: the system decides
+  backends::NumaPolicy numa = backends::NumaPolicy::kNone;  // CPU: which memory large allocations take
+  std::uint64_t max_memory_bytes = 0;                       // CPU: cap on device memory; 0: what the host has
+  std::uint64_t red_zone_bytes = 0;  // guard band behind every allocation, for finding stray writes
 };
 
 struct DeviceDescription {

@@ -42,10 +42,11 @@ std::uint64_t span_2d(std::size_t pitch_bytes, std::size_t row_bytes, std::size_
 
 CpuBackend::CpuBackend(const CpuBackendOptions& options, const gpu::CpuKernelTable& kernels)
     : kernels_(flatten(kernels)),
-      memory_(options.max_memory_bytes, options.red_zone_bytes),
+      memory_(options.max_memory_bytes, options.red_zone_bytes,
+              {options.numa, options.cpus.empty() ? usable_cpus() : options.cpus}),
       captures_(memory_),
       scheduler_(pool_, options.schedule_seed),
-      pool_(options.threads),
+      pool_({.threads = options.threads, .cpus = options.cpus}),
       default_stream_(do_create_stream()) {}
 
 CpuBackend::~CpuBackend() {

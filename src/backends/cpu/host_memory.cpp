@@ -50,10 +50,11 @@ std::string describe(const gpu::AllocationInfo& info) {
 
 }  // namespace
 
-HostMemory::HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes)
+HostMemory::HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes, const NumaPlacement& placement)
     : max_bytes_(max_bytes),
       available_at_start_(max_bytes != 0 ? max_bytes : host_memory_info().available_bytes),
-      red_zone_bytes_(round_up<std::uint64_t>(red_zone_bytes, 64)) {}
+      red_zone_bytes_(round_up<std::uint64_t>(red_zone_bytes, 64)),
+      placement_(placement) {}
 
 HostMemory::~HostMemory() {
   for (const gpu::AllocationInfo& info : arena_.entries()) release(info, 0);
@@ -76,7 +77,9 @@ std::byte* HostMemory::acquire(std::size_t bytes, std::size_t padding) {
   const auto padded = try_add(bytes, padding);
   if (bytes <= available) {
     std::byte* const block = padded ? acquire_block(*padded) : nullptr;
-    if (block != nullptr) {
+    const bool placed = block != nullptr && placement_.place(block, *padded);
+    if (block != nullptr && !placed) release_block(block, *padded);
+    if (placed) {
       if constexpr (kChecks) std::memset(block, kPoison, std::min<std::uint64_t>(bytes, kMaxPoisonBytes));
       return block;
     }

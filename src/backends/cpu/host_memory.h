@@ -14,6 +14,8 @@
 #include <metrale/gpu/ledger.h>
 #include <metrale/gpu/types.h>
 
+#include "backends/cpu/numa.h"
+
 namespace metrale::backends::cpu {
 
 // An allocation that a graph points into.
@@ -25,7 +27,8 @@ struct AllocationUse {
 class HostMemory {
  public:
   // 0 for `max_bytes`: what the host can spare.
-  HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes);
+  HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes,
+             const NumaPlacement& placement = {NumaPolicy::kNone, {}});
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -65,6 +68,7 @@ class HostMemory {
   const std::uint64_t max_bytes_;
   const std::uint64_t available_at_start_;
   const std::uint64_t red_zone_bytes_;
+  const NumaPlacement placement_;
   gpu::AllocationLedger ledger_;
   gpu::AllocationLedger arena_;
   gpu::AllocationLedger pinned_;

@@ -35,7 +35,7 @@ std::byte* map_huge(std::size_t bytes) noexcept {
 }  // namespace
 
 std::byte* acquire_block(std::size_t bytes) noexcept {
-  if (bytes >= kHugePage) return map_huge(bytes);
+  if (bytes >= kMappedFromBytes) return map_huge(bytes);
   void* block = nullptr;
   const std::size_t alignment = bytes >= kPage ? kPage : kMinAlignment;
   if (::posix_memalign(&block, alignment, bytes) != 0) return nullptr;
@@ -43,7 +43,7 @@ std::byte* acquire_block(std::size_t bytes) noexcept {
 }
 
 void release_block(std::byte* block, std::size_t bytes) noexcept {
-  if (bytes >= kHugePage) {
+  if (bytes >= kMappedFromBytes) {
     ::munmap(block, round_up(bytes, kHugePage));
   } else {
     std::free(block);

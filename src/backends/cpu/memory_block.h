@@ -6,6 +6,9 @@
 
 namespace metrale::backends::cpu {
 
+// From this size on a block is mapped, and nobody else's data shares its pages.
+inline constexpr std::size_t kMappedFromBytes = std::size_t{2} << 20;
+
 // At least 256-byte aligned (a page from one page on, 2 MiB from 2 MiB on); null where there is none.
 [[nodiscard]] std::byte* acquire_block(std::size_t bytes) noexcept;
 // `bytes` as at acquire_block.
