@@ -29,6 +29,8 @@ void watch_interrupts() {
   ::sigaction(SIGTERM, &action, nullptr);
   // A closed pipe is a write error that is reported, not a silent death.
   ::signal(SIGPIPE, SIG_IGN);
+  // So is a file beyond the process's limit on file sizes.
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 bool interrupted() {

@@ -30,6 +30,8 @@ int run(int argc, char** argv) {
   actions.emplace_back(score, add_score(*score, environment));
   CLI::App* plan = app.add_subcommand("plan", "Say what a model takes of a device's memory, and what fits");
   actions.emplace_back(plan, add_plan(*plan));
+  CLI::App* synth = app.add_subcommand("synth", "Write a model with seeded random weights");
+  actions.emplace_back(synth, add_synth(*synth, environment));
   CLI::App* info = app.add_subcommand("info", "Describe a model directory or a safetensors file");
   actions.emplace_back(info, add_info(*info));
   CLI::App* devices = app.add_subcommand("devices", "List the devices that models can run on");

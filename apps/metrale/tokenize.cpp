@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <metrale/base/error.h>
+#include <metrale/engine/detokenizer.h>
 #include <metrale/engine/tokenizer.h>
 
 #include "commands.h"

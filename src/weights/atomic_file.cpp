@@ -6,11 +6,11 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <unistd.h>
-#include <weights/atomic_file.h>
 
 #include <fmt/format.h>
 
 #include <metrale/base/error.h>
+#include <metrale/weights/atomic_file.h>
 
 namespace metrale::weights {
 namespace {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <weights/atomic_file.h>
 #include <weights/names.h>
 #include <weights/tensor_bits.h>
 
@@ -14,6 +13,7 @@
 
 #include <metrale/base/checked.h>
 #include <metrale/base/error.h>
+#include <metrale/weights/atomic_file.h>
 #include <metrale/weights/safetensors.h>
 #include <metrale/weights/safetensors_writer.h>
 
@@ -62,7 +62,8 @@ void require_utf8(std::string_view text, std::string_view what) {
   if (!simdjson::validate_utf8(text)) throw InvalidArgument(fmt::format("{} is not UTF-8", what));
 }
 
-void check_tensor(const TensorData& tensor) {
+// The bytes that a tensor takes in the file.
+std::uint64_t checked_size_bytes(const TensorSpec& tensor) {
   require_utf8(tensor.name, "a tensor's name");
   if (tensor.name == kMetadataKey) throw InvalidArgument("no tensor can be named __metadata__");
   const auto fail = [&](std::string_view problem) {
@@ -72,12 +73,18 @@ void check_tensor(const TensorData& tensor) {
   const std::optional<std::uint64_t> total = tensor_bits(tensor.shape, tensor.dtype);
   if (!total) fail("overflows 64 bits");
   if (*total % 8 != 0) fail(fmt::format("does not fill whole bytes: {} bits", *total));
-  if (*total / 8 != tensor.bytes.size()) {
-    fail(fmt::format("takes {} bytes, got {}", *total / 8, tensor.bytes.size()));
-  }
+  return *total / 8;
 }
 
-void check_names(std::span<const TensorData> tensors) {
+void check_data(const TensorData& tensor) {
+  const std::uint64_t size_bytes = checked_size_bytes({tensor.name, tensor.dtype, tensor.shape});
+  if (size_bytes == tensor.bytes.size()) return;
+  throw InvalidArgument(fmt::format("tensor {}: shape {} of {} takes {} bytes, got {}",
+                                    quote_name(tensor.name), shape_text(tensor.shape),
+                                    to_string(tensor.dtype), size_bytes, tensor.bytes.size()));
+}
+
+void check_names(std::span<const TensorSpec> tensors) {
   const auto name_at = [&](std::uint32_t i) -> std::string_view { return tensors[i].name; };
   const NameIndex index(narrow<std::uint32_t>(tensors.size(), "too many tensors for one file"), name_at);
   if (const auto pair = index.duplicate(name_at)) {
@@ -100,10 +107,10 @@ void append_metadata(std::string& json, const SafetensorsMetadata& metadata) {
   json += '}';
 }
 
-void append_tensor(std::string& json, const TensorData& tensor, std::uint64_t begin) {
+void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end) {
   append_json_string(json, tensor.name);
   json += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", to_string(tensor.dtype),
-                      fmt::join(tensor.shape, ","), begin, begin + tensor.bytes.size());
+                      fmt::join(tensor.shape, ","), begin, end);
 }
 
 // The length, little-endian, and the text, padded so that the data begin at a multiple of 8.
@@ -124,7 +131,20 @@ std::string with_length(std::string json) {
 
 SafetensorsLayout lay_out_safetensors(std::span<const TensorData> tensors,
                                       const SafetensorsMetadata& metadata) {
-  for (const TensorData& tensor : tensors) check_tensor(tensor);
+  std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
+  for (const TensorData& tensor : tensors) {
+    check_data(tensor);
+    specs.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  return lay_out_tensor_specs(specs, metadata);
+}
+
+SafetensorsLayout lay_out_tensor_specs(std::span<const TensorSpec> tensors,
+                                       const SafetensorsMetadata& metadata) {
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
+  for (const TensorSpec& tensor : tensors) sizes.push_back(checked_size_bytes(tensor));
   check_names(tensors);
   SafetensorsLayout layout;
   layout.order.resize(tensors.size());
@@ -139,8 +159,9 @@ SafetensorsLayout lay_out_safetensors(std::span<const TensorData> tensors,
   std::uint64_t begin = 0;
   for (const std::size_t i : layout.order) {
     if (json.size() > 1) json += ',';
-    append_tensor(json, tensors[i], begin);
-    begin = checked_add(begin, tensors[i].bytes.size());
+    const std::uint64_t end = checked_add(begin, sizes[i]);
+    append_tensor(json, tensors[i], begin, end);
+    begin = end;
   }
   json += '}';
   layout.prefix = with_length(std::move(json));

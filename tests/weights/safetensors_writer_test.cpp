@@ -96,6 +96,18 @@ TEST(SafetensorsWriter, TheMetadataKeyCannotNameATensor) {
   EXPECT_EQ(entries_in(dir), 0U);
 }
 
+TEST(SafetensorsWriter, TensorsWithoutTheirDataAreLaidOutAlike) {
+  const std::vector<TensorData> tensors{tensor("b", DType::kU8, {3}, "xyz"),
+                                        tensor("a", DType::kF32, {1}, "xxxx")};
+  const std::vector<TensorSpec> specs{{"b", DType::kU8, {3}}, {"a", DType::kF32, {1}}};
+
+  const SafetensorsLayout with_data = lay_out_safetensors(tensors, {{"format", "pt"}});
+  const SafetensorsLayout without = lay_out_tensor_specs(specs, {{"format", "pt"}});
+
+  EXPECT_EQ(without.prefix, with_data.prefix);
+  EXPECT_EQ(without.order, with_data.order);
+}
+
 TEST(SafetensorsWriter, ANameUsedTwiceIsRefused) {
   const std::vector<TensorData> tensors{tensor("a", DType::kU8, {}, "x"),
                                         tensor("a", DType::kF32, {}, "xxxx")};

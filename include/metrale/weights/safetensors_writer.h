@@ -21,6 +21,13 @@ struct TensorData {
   std::span<const std::byte> bytes;
 };
 
+// A tensor without its data, for a writer that makes them piece by piece.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::uint64_t> shape;
+};
+
 using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 
 struct SafetensorsLayout {
@@ -33,6 +40,8 @@ struct SafetensorsLayout {
 // bytes that do not match type and shape; a header over kMaxHeaderBytes.
 [[nodiscard]] SafetensorsLayout lay_out_safetensors(std::span<const TensorData> tensors,
                                                     const SafetensorsMetadata& metadata = {});
+[[nodiscard]] SafetensorsLayout lay_out_tensor_specs(std::span<const TensorSpec> tensors,
+                                                     const SafetensorsMetadata& metadata = {});
 
 // Writes a file beside `path`, syncs it and renames it to `path`: readers see the old file or the new one,
 // whole. After an error (IoError, InvalidArgument) `path` is as it was and nothing else is left.
