@@ -44,9 +44,11 @@ std::optional<engine::Tokenizer> load_tokenizer(const std::string& model,
 std::string no_tokens_message(std::size_t number, const std::string& text) {
   constexpr std::size_t kShownBytes = 8;
   std::string bytes;
-  for (const char c : text.substr(0, kShownBytes)) bytes += fmt::format(" {:02x}", static_cast<unsigned char>(c));
+  for (const char c : text.substr(0, kShownBytes))
+    bytes += fmt::format(" {:02x}", static_cast<unsigned char>(c));
   return fmt::format(
-      "prompt {} has no tokens: the tokenizer drops all of its {} bytes (hex{}{}), for which its vocabulary has neither "
+      "prompt {} has no tokens: the tokenizer drops all of its {} bytes (hex{}{}), for which its vocabulary "
+      "has neither "
       "tokens nor an unk_token",
       number, text.size(), bytes, text.size() > kShownBytes ? " …" : "");
 }

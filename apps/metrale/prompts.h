@@ -31,6 +31,7 @@ struct PromptSources {
 [[nodiscard]] std::string read_source(const std::string& path);
 
 // "1,2,3" or with white space. Throws InvalidArgument naming `flag` and the entry.
-[[nodiscard]] std::vector<std::int32_t> parse_token_list(const std::string& text, std::string_view flag = "--tokens");
+[[nodiscard]] std::vector<std::int32_t> parse_token_list(const std::string& text,
+                                                         std::string_view flag = "--tokens");
 
 }  // namespace metrale::app

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // metrale tokenize: text as tokens, and tokens as text.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -51,7 +52,8 @@ std::string escaped(std::string_view bytes) {
     const auto first = static_cast<unsigned char>(bytes.front());
     if (length > 1 || (length == 1 && first >= 0x20 && first != 0x7F && first != '\\')) {
       out += bytes.substr(0, length);
-    } else if (const std::size_t known = std::string_view("\\\n\r\t").find(bytes.front()); known != std::string_view::npos) {
+    } else if (const std::size_t known = std::string_view("\\\n\r\t").find(bytes.front());
+               known != std::string_view::npos) {
       out += std::string("\\") + "\\nrt"[known];
     } else {
       out += fmt::format("\\x{:02X}", first);
@@ -61,10 +63,10 @@ std::string escaped(std::string_view bytes) {
   return out;
 }
 
-// Where each token lies in `text`; empty where their bytes are not the text's (a normalizer changed it). Tokens that the
-// frame put there have no place.
-std::vector<std::optional<TextRange>> places(const engine::Tokenizer& tokenizer, const std::vector<TokenId>& ids,
-                                             std::string_view text) {
+// Where each token lies in `text`; empty where their bytes are not the text's (a normalizer changed it).
+// Tokens that the frame put there have no place.
+std::vector<std::optional<TextRange>> places(const engine::Tokenizer& tokenizer,
+                                             const std::vector<TokenId>& ids, std::string_view text) {
   std::vector<std::optional<TextRange>> ranges;
   std::size_t at = 0;
   for (const TokenId id : ids) {
@@ -123,8 +125,8 @@ std::string answer(const Flags& flags, const engine::Tokenizer& tokenizer) {
     ids = parse_token_list(input(flags), "--decode");
   } else {
     text = input(flags);
-    ids = tokenizer.encode(*text,
-                           {.add_special_tokens = !flags.no_special, .parse_special = !flags.no_parse_special});
+    ids = tokenizer.encode(
+        *text, {.add_special_tokens = !flags.no_special, .parse_special = !flags.no_parse_special});
   }
   if (flags.decode) {
     const std::string decoded = tokenizer.decode(ids, flags.no_special);
@@ -155,11 +157,14 @@ Action add_tokenize(CLI::App& command) {
   const auto flags = std::make_shared<Flags>();
   command.add_option("path", flags->path, "Model directory or tokenizer.json")->required();
   command.add_option("--text", flags->text, "Text to tokenize");
-  command.add_option("-f,--file", flags->file, "Read the text from a file (- is standard input, the default)");
+  command.add_option("-f,--file", flags->file,
+                     "Read the text from a file (- is standard input, the default)");
   command.add_option("--ids", flags->ids, "Token ids instead of a text, comma-separated");
   command.add_flag("--decode", flags->decode, "Write the text of the ids (of --ids, or read like a text)");
-  command.add_flag("--no-special", flags->no_special, "Put no BOS or EOS around the text; leave special tokens out of it with --decode");
-  command.add_flag("--no-parse-special", flags->no_parse_special, "Read special tokens spelled in the text as plain text");
+  command.add_flag("--no-special", flags->no_special,
+                   "Put no BOS or EOS around the text; leave special tokens out of it with --decode");
+  command.add_flag("--no-parse-special", flags->no_parse_special,
+                   "Read special tokens spelled in the text as plain text");
   command.add_flag("--count", flags->count, "Print only how many tokens there are");
   command.add_flag("--only-ids", flags->only_ids, "Print only the ids, comma-separated");
   command.add_flag("--json", flags->json, "One JSON object");

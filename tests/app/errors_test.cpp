@@ -92,6 +92,28 @@ TEST_F(Errors, BrokenTokenizer) {
   expect_failure(generate({"-p", "x"}), 4, HasSubstr("tokenizer.json"));
 }
 
+TEST_F(Errors, PromptOfBytesThatTheVocabularyLacksIsToldSo) {
+  dir.write("model/tokenizer.json",
+            R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "ByteLevel"},
+                "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}})");
+  expect_failure(generate({"-p", "\x01x"}), 2,
+                 AllOf(HasSubstr("prompt 1 has no tokens"), HasSubstr("all of its 2 bytes (hex 01 78)"),
+                       HasSubstr("neither tokens nor an unk_token")));
+}
+
+TEST_F(Errors, ChatTemplateProblemsNameTheTemplateAndTheWayOut) {
+  dir.write("model/chat_template.jinja", "\n{{ messages | sort }}");
+  expect_failure(generate({"-p", "x", "--chat"}), 6,
+                 AllOf(HasSubstr("chat_template.jinja"), HasSubstr("line 2"), HasSubstr("the filter sort"),
+                       HasSubstr("--chat-template")));
+  EXPECT_EQ(generate({"-p", "x", "--chat", "--chat-template", "chatml", "-n", "1"}).exit_code, 0);
+  dir.write("model/chat_template.jinja", "{{ raise_exception('no system here') }}");
+  expect_failure(generate({"-p", "x", "--chat", "--system", "s"}), 2, HasSubstr("no system here"));
+  expect_failure(generate({"-p", "x", "--chat", "--chat-template", dir.file("none.jinja")}), 4,
+                 HasSubstr("none.jinja"));
+  EXPECT_EQ(generate({"-p", "x", "--chat-template", "chatml"}).exit_code, 2);
+}
+
 TEST_F(Errors, UnwritableOutputFileFailsBeforeTheModelLoads) {
   expect_failure(generate({"-p", "x", "-o", dir.file("no/such/folder/out.txt")}), 4, HasSubstr("out.txt"));
   EXPECT_FALSE(std::filesystem::exists(dir.file("no")));

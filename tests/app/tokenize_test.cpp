@@ -16,7 +16,8 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 struct Tokenize : ProgramTest {
-  [[nodiscard]] ProcessResult tokenize(std::vector<std::string> arguments, const ProcessOptions& options = {}) const {
+  [[nodiscard]] ProcessResult tokenize(std::vector<std::string> arguments,
+                                       const ProcessOptions& options = {}) const {
     arguments.insert(arguments.begin(), {"tokenize", model()});
     return metrale(std::move(arguments), options);
   }
@@ -26,7 +27,8 @@ TEST_F(Tokenize, ShowsEachTokenWithItsId) {
   const ProcessResult result = tokenize({"--text", "Z<|im_end|>\n\\\xE4\xB8"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out,
-            "    90 -> 'Z'\n   258 -> '<|im_end|>'\n    10 -> '\\n'\n    92 -> '\\\\'\n   228 -> '\\xE4'\n   184 -> '\\xB8'\n");
+            "    90 -> 'Z'\n   258 -> '<|im_end|>'\n    10 -> '\\n'\n    92 -> '\\\\'\n   228 -> '\\xE4'\n   "
+            "184 -> '\\xB8'\n");
 }
 
 TEST_F(Tokenize, TakesAFileAsPathAndTextFromStandardInput) {
@@ -39,11 +41,12 @@ TEST_F(Tokenize, TakesAFileAsPathAndTextFromStandardInput) {
 }
 
 TEST_F(Tokenize, JsonHasPiecesAndPlaces) {
-  const json answer = json::parse(tokenize({"--text", "Z et", "--json"}).out);
+  const json answer = json::parse(tokenize({"--text", "Z Et", "--json"}).out);
   EXPECT_EQ(answer["count"], answer["tokens"].size());
-  EXPECT_EQ(answer["tokens"][0], (json{{"id", 90}, {"piece", "Z"}, {"token", "Z"}, {"special", false}, {"begin", 0}, {"end", 1}}));
-  EXPECT_EQ(answer["tokens"][1]["token"], "Ġe");
-  EXPECT_EQ(answer["tokens"][1]["piece"], " e");
+  EXPECT_EQ(answer["tokens"][0],
+            (json{{"id", 90}, {"piece", "Z"}, {"token", "Z"}, {"special", false}, {"begin", 0}, {"end", 1}}));
+  EXPECT_EQ(answer["tokens"][1]["token"], "Ġ");
+  EXPECT_EQ(answer["tokens"][1]["piece"], " ");
   EXPECT_EQ(answer["tokens"].back()["end"], 4);
   EXPECT_EQ(json::parse(tokenize({"--text", "Z", "--count", "--json"}).out), (json{{"count", 1}}));
   EXPECT_EQ(json::parse(tokenize({"--text", "Z", "--only-ids", "--json"}).out), json::array({90}));
@@ -66,8 +69,11 @@ TEST_F(Tokenize, FrameIsAddedUnlessItIsRefused) {
   json tokenizer = json::parse(std::ifstream(model() + "/tokenizer.json"));
   tokenizer["post_processor"] = {
       {"type", "TemplateProcessing"},
-      {"single", {{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-      {"special_tokens", {{"<|endoftext|>", {{"id", "<|endoftext|>"}, {"ids", {256}}, {"tokens", {"<|endoftext|>"}}}}}}};
+      {"single",
+       {{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"special_tokens",
+       {{"<|endoftext|>", {{"id", "<|endoftext|>"}, {"ids", {256}}, {"tokens", {"<|endoftext|>"}}}}}}};
   dir.write("model/tokenizer.json", tokenizer.dump());
   EXPECT_EQ(tokenize({"--text", "Z", "--only-ids"}).out, "256,90\n");
   EXPECT_EQ(tokenize({"--text", "Z", "--only-ids", "--no-special"}).out, "90\n");
@@ -86,7 +92,7 @@ TEST_F(Tokenize, PlacesAreNullWhereTheTextWasChanged) {
 
 TEST_F(Tokenize, WrongInputIsToldWithItsCode) {
   EXPECT_EQ(tokenize({"--ids", "1,x"}).exit_code, 2);
-  EXPECT_THAT(tokenize({"--ids", "1,x"}).err, HasSubstr("--ids: 'x' is no token id"));
+  EXPECT_THAT(tokenize({"--ids", "1,x"}).err, HasSubstr("--ids: 'x' (entry 2) is no token id"));
   EXPECT_THAT(tokenize({"--ids", "99999"}).err, HasSubstr("token id 99999 is outside the vocabulary"));
   EXPECT_EQ(tokenize({"--ids", "99999"}).exit_code, 2);
   EXPECT_EQ(tokenize({"--text", "a", "--ids", "1"}).exit_code, 2);

@@ -13,9 +13,7 @@
 namespace metrale::engine::jinja {
 namespace {
 
-constexpr std::uint64_t kMaxSteps = 1'000'000;
-constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-constexpr std::size_t kTextBytesPerStep = 1024;
+constexpr std::size_t kMaxWalkedText = std::size_t{64} << 10;
 
 Failure wrong(std::string message) {
   return {Failure::Kind::kWrong, std::move(message)};
@@ -25,8 +23,7 @@ Failure unsupported(std::string message) {
 }
 
 std::int64_t length_of(const Value& value) {
-  if (const Text* text = value.text())
-    return static_cast<std::int64_t>(character_starts(text->bytes()).size()) - 1;
+  if (const Text* text = value.text()) return static_cast<std::int64_t>(count_characters(text->bytes()));
   if (const List* list = value.list()) return static_cast<std::int64_t>(list->items.size());
   if (const Dict* dict = value.dict()) return static_cast<std::int64_t>(dict->items.size());
   if (value.is<Undefined>()) return 0;
@@ -54,7 +51,7 @@ Value joined(const Value& value, const Arguments& arguments, Budget& budget) {
 }
 
 // selectattr("role", "equalto", "user"), select("string") and their opposites.
-Value selected(std::string_view name, const Value& value, const Arguments& arguments) {
+Value selected(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget) {
   const bool by_attribute = name.ends_with("attr");
   const bool keeps = name.starts_with("select");
   const std::size_t test_at = by_attribute ? 1 : 0;
@@ -70,8 +67,9 @@ Value selected(std::string_view name, const Value& value, const Arguments& argum
   std::vector<Value> kept;
   for (const Value& item : items_of(value)) {
     const Value subject = by_attribute ? attribute_of(item, text_at(0)) : item;
-    const bool passes = arguments.positional.size() > test_at ? apply_test(text_at(test_at), subject, rest)
-                                                              : is_true(subject);
+    const bool passes = arguments.positional.size() > test_at
+                            ? apply_test(text_at(test_at), subject, rest, budget)
+                            : is_true(subject);
     if (passes == keeps) kept.push_back(item);
   }
   return make_list(std::move(kept));
@@ -102,7 +100,7 @@ Value as_integer(const Value& value) {
   throw unsupported(fmt::format("the filter int on {}", kind_of(value)));
 }
 
-Value to_json_filter(const Value& value, const Arguments& arguments) {
+Value to_json_filter(const Value& value, const Arguments& arguments, Budget& budget) {
   constexpr std::int64_t kMaxIndent = 16;
   std::int64_t indent = -1;
   for (const auto& [name, option] : arguments.named) {
@@ -113,7 +111,7 @@ Value to_json_filter(const Value& value, const Arguments& arguments) {
     }
   }
   if (!arguments.positional.empty()) throw unsupported("the filter tojson with positional arguments");
-  return to_json(value, static_cast<int>(indent));
+  return to_json(value, static_cast<int>(indent), budget);
 }
 
 Value end_of(std::string_view name, const Value& value) {
@@ -135,6 +133,34 @@ Value default_filter(const Value& value, const Arguments& arguments) {
   const bool replaces = value.is<Undefined>() || (falsy != nullptr && is_true(*falsy) && !is_true(value));
   if (!replaces) return value;
   return other == nullptr ? Value(Text()) : *other;
+}
+
+// Each character of a text; only for texts that are not long.
+std::vector<Text> characters_of(const Text& text) {
+  if (text.size() > kMaxWalkedText) throw wrong("a text of more than 64 KiB character by character");
+  std::vector<Text> characters;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = at + character_start(std::string_view(text.bytes()).substr(at), 1);
+    characters.push_back(text.part(at, end));
+    at = end;
+  }
+  return characters;
+}
+
+// The bounds are inside of the text, as numbers of characters.
+Text text_slice(const Text& text, std::int64_t first, std::int64_t last, std::int64_t stride) {
+  if (stride == 1) {
+    const std::size_t begin = character_start(text.bytes(), static_cast<std::size_t>(first));
+    const std::size_t end = character_start(text.bytes(), static_cast<std::size_t>(std::max(first, last)));
+    return text.part(begin, end);
+  }
+  const std::vector<Text> characters = characters_of(text);
+  Text out;
+  for (std::int64_t at = first; stride > 0 ? at < last : at > last;) {
+    out.append(characters[static_cast<std::size_t>(at)]);
+    if (__builtin_add_overflow(at, stride, &at)) break;
+  }
+  return out;
 }
 
 std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
@@ -167,19 +193,10 @@ const Value* Arguments::find(std::size_t position, std::string_view name) const 
   return entry == named.end() ? nullptr : &entry->second;
 }
 
-void Budget::spend(std::uint64_t steps) {
-  spent_ += std::min(steps, kMaxSteps + 1);
-  if (spent_ > kMaxSteps) throw wrong("the template takes too many steps");
-}
-
-void Budget::spend_text(std::size_t bytes) {
-  if (bytes > kMaxTextBytes) throw wrong("a text is longer than 64 MiB");
-  spend(1 + bytes / kTextBytesPerStep);
-}
-
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget) {
+  budget.spend_on(value);
   if (name == "default" || name == "d") return default_filter(value, arguments);
-  if (name == "tojson") return to_json_filter(value, arguments);
+  if (name == "tojson") return to_json_filter(value, arguments, budget);
   if (name == "length" || name == "count") return length_of(value);
   if (name == "join") return joined(value, arguments, budget);
   if (name == "first" || name == "last") return end_of(name, value);
@@ -190,7 +207,7 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   if (name == "int") return as_integer(value);
   if (name == "map") return mapped(value, arguments, budget);
   if (name == "selectattr" || name == "rejectattr" || name == "select" || name == "reject")
-    return selected(name, value, arguments);
+    return selected(name, value, arguments, budget);
   if (name == "items") {
     if (value.is<Undefined>()) return make_list({});
     if (value.dict() == nullptr) throw wrong(fmt::format("the filter items on {}", kind_of(value)));
@@ -204,7 +221,7 @@ Value apply_filter(std::string_view name, const Value& value, const Arguments& a
   throw unsupported(fmt::format("the filter {}", name));
 }
 
-bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
+bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget) {
   const auto other = [&]() -> const Value& {
     if (arguments.positional.size() != 1) throw wrong(fmt::format("the test {} needs one argument", name));
     return arguments.positional.front();
@@ -227,9 +244,9 @@ bool apply_test(std::string_view name, const Value& value, const Arguments& argu
   if (name == "even") return value.integer() % 2 == 0;
   if (name == "divisibleby")
     return integer_arithmetic("%", value.integer(), other().integer()).integer() == 0;
-  if (name == "eq" || name == "equalto" || name == "==") return equal(value, other());
-  if (name == "ne" || name == "!=") return !equal(value, other());
-  if (name == "in") return contains(other(), value);
+  if (name == "eq" || name == "equalto" || name == "==") return equal(value, other(), budget);
+  if (name == "ne" || name == "!=") return !equal(value, other(), budget);
+  if (name == "in") return contains(other(), value, budget);
   if (name == "lt" || name == "lessthan" || name == "<") return less(value, other());
   if (name == "gt" || name == "greaterthan" || name == ">") return less(other(), value);
   throw unsupported(fmt::format("the test {}", name));
@@ -286,20 +303,13 @@ Value slice_of(const Value& value, const Value& begin, const Value& end, const V
   };
   const std::int64_t first = bound(begin, forward ? lowest : highest);
   const std::int64_t last = bound(end, forward ? highest : lowest);
-  const std::vector<std::size_t> starts =
-      value.text() != nullptr ? character_starts(value.text()->bytes()) : std::vector<std::size_t>();
-  Text text;
+  if (const Text* text = value.text()) return text_slice(*text, first, last, stride);
   std::vector<Value> items;
   for (std::int64_t at = first; forward ? at < last : at > last;) {
-    const auto index = static_cast<std::size_t>(at);
-    if (value.text() != nullptr) {
-      text.append(value.text()->part(starts[index], starts[index + 1]));
-    } else {
-      items.push_back(value.list()->items[index]);
-    }
+    items.push_back(value.list()->items[static_cast<std::size_t>(at)]);
     if (__builtin_add_overflow(at, stride, &at)) break;
   }
-  return value.text() != nullptr ? Value(std::move(text)) : make_list(std::move(items));
+  return make_list(std::move(items));
 }
 
 Value call_method(const Function& method, const Arguments& arguments, Budget& budget) {
@@ -327,9 +337,7 @@ std::vector<Value> items_of(const Value& value) {
     return items;
   }
   if (const Text* text = value.text()) {
-    const std::vector<std::size_t> starts = character_starts(text->bytes());
-    for (std::size_t i = 0; i + 1 < starts.size(); ++i)
-      items.emplace_back(text->part(starts[i], starts[i + 1]));
+    for (Text& character : characters_of(*text)) items.emplace_back(std::move(character));
     return items;
   }
   if (value.is<Undefined>()) return items;

@@ -21,21 +21,10 @@ struct Arguments {
   [[nodiscard]] const Value* find(std::size_t position, std::string_view name) const;
 };
 
-// What one rendering may cost: steps of the interpreter, and bytes and items that are made on the way.
-class Budget {
- public:
-  // Throws Failure where more than the limit is spent.
-  void spend(std::uint64_t steps);
-  // For a text of this size that is made.
-  void spend_text(std::size_t bytes);
-
- private:
-  std::uint64_t spent_ = 0;
-};
-
 [[nodiscard]] Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments,
                                  Budget& budget);
-[[nodiscard]] bool apply_test(std::string_view name, const Value& value, const Arguments& arguments);
+[[nodiscard]] bool apply_test(std::string_view name, const Value& value, const Arguments& arguments,
+                              Budget& budget);
 // value.name: what a dict holds under the name, else a method; undefined where there is neither.
 [[nodiscard]] Value attribute_of(const Value& value, std::string_view name);
 // value[key].

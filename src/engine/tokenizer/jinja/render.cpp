@@ -215,6 +215,7 @@ class Renderer {
         return evaluate_dict(node);
       case NodeKind::kItem: {
         const Value value = evaluate(*node.children[0]);
+        if (value.text() != nullptr) budget_.spend_on(value);
         return item_of(value, evaluate(*node.children[1]));
       }
       case NodeKind::kAttribute:
@@ -229,7 +230,7 @@ class Renderer {
       }
       case NodeKind::kTest: {
         const Value value = evaluate(*node.children[0]);
-        return apply_test(node.name, value, arguments_of(node));
+        return apply_test(node.name, value, arguments_of(node), budget_);
       }
       default:
         return evaluate_operator(node);
@@ -273,14 +274,14 @@ class Renderer {
     return true;
   }
 
-  static bool compare(std::string_view sign, const Value& a, const Value& b) {
-    if (sign == "==") return equal(a, b);
-    if (sign == "!=") return !equal(a, b);
+  bool compare(std::string_view sign, const Value& a, const Value& b) {
+    if (sign == "==") return equal(a, b, budget_);
+    if (sign == "!=") return !equal(a, b, budget_);
     if (sign == "<") return less(a, b);
     if (sign == ">") return less(b, a);
-    if (sign == "<=") return less(a, b) || equal(a, b);
-    if (sign == ">=") return less(b, a) || equal(a, b);
-    return contains(b, a) == (sign == "in");
+    if (sign == "<=") return less(a, b) || equal(a, b, budget_);
+    if (sign == ">=") return less(b, a) || equal(a, b, budget_);
+    return contains(b, a, budget_) == (sign == "in");
   }
 
   std::vector<Value> evaluate_all(const Node& node, std::size_t from) {
@@ -313,8 +314,7 @@ class Renderer {
     const Value begin = bound(1);
     const Value end = bound(2);
     const Value step = bound(3);
-    if (value.text() != nullptr) budget_.spend_text(value.text()->size());
-    if (value.list() != nullptr) budget_.spend(value.list()->items.size());
+    budget_.spend_on(value);
     return slice_of(value, begin, end, step);
   }
 
@@ -330,6 +330,7 @@ class Renderer {
     }
     const Arguments arguments = arguments_of(node);
     if (function->macro != nullptr) return call_macro(*function->macro, arguments);
+    if (function->self) budget_.spend_on(*function->self);
     if (function->self) return call_method(*function, arguments, budget_);
     return call_global(function->name, arguments);
   }

@@ -35,19 +35,25 @@ const Text& needed_text(const Arguments& arguments, std::size_t position, std::s
 }
 
 Text stripped(const Text& text, const Text* characters, bool left, bool right) {
-  const std::string& bytes = text.bytes();
-  const std::vector<std::size_t> starts = character_starts(bytes);
-  const auto goes = [&](std::size_t index) {
-    const std::string_view character =
-        std::string_view(bytes).substr(starts[index], starts[index + 1] - starts[index]);
+  const std::string_view bytes = text.bytes();
+  const auto goes = [&](std::string_view character) {
     if (characters != nullptr) return characters->bytes().find(character) != std::string::npos;
-    return is_python_space(first_utf8_unit(character).code_point);
+    const Utf8Unit unit = first_utf8_unit(character);
+    return unit.kind == Utf8Kind::kCharacter && is_python_space(unit.code_point);
   };
   std::size_t begin = 0;
-  std::size_t end = starts.size() - 1;
-  while (left && begin < end && goes(begin)) ++begin;
-  while (right && end > begin && goes(end - 1)) --end;
-  return text.part(starts[begin], starts[end]);
+  std::size_t end = bytes.size();
+  while (left && begin < end) {
+    const std::size_t length = first_utf8_unit(bytes.substr(begin)).length_bytes;
+    if (!goes(bytes.substr(begin, length))) break;
+    begin += length;
+  }
+  while (right && end > begin) {
+    const std::size_t length = last_utf8_unit(bytes.substr(begin, end - begin)).length_bytes;
+    if (!goes(bytes.substr(end - length, length))) break;
+    end -= length;
+  }
+  return text.part(begin, end);
 }
 
 Value split(const Text& text, const Arguments& arguments, Budget& budget) {
@@ -167,7 +173,7 @@ Value text_method(std::string_view name, const Text& text, const Arguments& argu
   if (name == "find") {
     const std::size_t at = text.bytes().find(needed_text(arguments, 0, "sub").bytes());
     if (at == std::string::npos) return std::int64_t{-1};
-    return static_cast<std::int64_t>(character_starts(text.part(0, at).bytes()).size()) - 1;
+    return static_cast<std::int64_t>(count_characters(std::string_view(text.bytes()).substr(0, at)));
   }
   throw unsupported(fmt::format("the method {} of a string", name));
 }

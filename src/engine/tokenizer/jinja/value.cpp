@@ -13,6 +13,9 @@ namespace metrale::engine::jinja {
 namespace {
 
 constexpr std::uint32_t kMaxDepth = 64;
+constexpr std::uint64_t kMaxSteps = 1'000'000;
+constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
+constexpr std::size_t kTextBytesPerStep = 1024;
 
 Failure wrong(std::string message) {
   return {Failure::Kind::kWrong, std::move(message)};
@@ -58,9 +61,10 @@ std::string float_text(double value) {
 
 class JsonWriter {
  public:
-  explicit JsonWriter(int indent) : indent_(indent) {}
+  JsonWriter(int indent, Budget& budget) : indent_(indent), budget_(budget) {}
 
   void write(const Value& value, int level) {
+    budget_.spend_on(value);
     if (const Text* text = value.text()) {
       append_json_string(out, *text);
     } else if (const List* list = value.list()) {
@@ -102,6 +106,7 @@ class JsonWriter {
     if (indent_ >= 0) append(out, "\n" + std::string(static_cast<std::size_t>(level * indent_), ' '));
   }
   int indent_;
+  Budget& budget_;
 };
 
 }  // namespace
@@ -120,6 +125,29 @@ void Dict::put(std::string_view key, Value value) {
   } else {
     entry->second = std::move(value);
   }
+}
+
+void Budget::spend(std::uint64_t steps) {
+  spent_ += std::min(steps, kMaxSteps + 1);
+  if (spent_ > kMaxSteps) throw wrong("the template takes too many steps");
+}
+
+void Budget::spend_text(std::size_t bytes) {
+  if (bytes > kMaxTextBytes) throw wrong("a text is longer than 64 MiB");
+  spend(1 + bytes / kTextBytesPerStep);
+}
+
+void Budget::spend_on(const Value& value) {
+  if (const Text* text = value.text()) return spend_text(text->size());
+  const std::size_t items = value.list() != nullptr   ? value.list()->items.size()
+                            : value.dict() != nullptr ? value.dict()->items.size()
+                                                      : 0;
+  spend(1 + items);
+}
+
+const Text* Value::text() const {
+  const auto* text = get<std::shared_ptr<const Text>>();
+  return text == nullptr ? nullptr : text->get();
 }
 
 const List* Value::list() const {
@@ -152,19 +180,24 @@ bool is_true(const Value& value) {
   return true;
 }
 
-bool equal(const Value& a, const Value& b) {
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  budget.spend(1);
   if (a.has_integer() && b.has_integer()) return a.integer() == b.integer();
   if (a.is_number() && b.is_number()) return a.number() == b.number();
-  if (a.text() != nullptr && b.text() != nullptr) return a.text()->bytes() == b.text()->bytes();
+  if (a.text() != nullptr && b.text() != nullptr) {
+    budget.spend_text(a.text()->size());
+    return a.text()->bytes() == b.text()->bytes();
+  }
   if (a.list() != nullptr && b.list() != nullptr) {
+    const auto same = [&](const Value& x, const Value& y) { return equal(x, y, budget); };
     return std::equal(a.list()->items.begin(), a.list()->items.end(), b.list()->items.begin(),
-                      b.list()->items.end(), equal);
+                      b.list()->items.end(), same);
   }
   if (a.dict() != nullptr && b.dict() != nullptr) {
     if (a.dict()->items.size() != b.dict()->items.size()) return false;
     return std::all_of(a.dict()->items.begin(), a.dict()->items.end(), [&](const auto& item) {
       const Value* other = b.dict()->find(item.first);
-      return other != nullptr && equal(item.second, *other);
+      return other != nullptr && equal(item.second, *other, budget);
     });
   }
   return (a.is<None>() && b.is<None>()) || (a.is<Undefined>() && b.is<Undefined>());
@@ -178,14 +211,15 @@ bool less(const Value& a, const Value& b) {
   throw wrong(fmt::format("{} and {} have no order", kind_of(a), kind_of(b)));
 }
 
-bool contains(const Value& container, const Value& item) {
+bool contains(const Value& container, const Value& item, Budget& budget) {
+  budget.spend_on(container);
   if (const Text* text = container.text()) {
     if (item.text() == nullptr) throw wrong(fmt::format("{} in a string", kind_of(item)));
     return text->bytes().find(item.text()->bytes()) != std::string::npos;
   }
   if (const List* list = container.list()) {
     return std::any_of(list->items.begin(), list->items.end(),
-                       [&](const Value& each) { return equal(each, item); });
+                       [&](const Value& each) { return equal(each, item, budget); });
   }
   if (const Dict* dict = container.dict())
     return item.text() != nullptr && dict->find(item.text()->bytes()) != nullptr;
@@ -203,8 +237,8 @@ Text to_text(const Value& value) {
   throw Failure{Failure::Kind::kUnsupported, fmt::format("{} as text", kind_of(value))};
 }
 
-Text to_json(const Value& value, int indent) {
-  JsonWriter writer(indent);
+Text to_json(const Value& value, int indent, Budget& budget) {
+  JsonWriter writer(indent, budget);
   writer.write(value, 0);
   return std::move(writer.out);
 }
@@ -247,12 +281,16 @@ Value make_dict(std::vector<std::pair<std::string, Value>> items, bool is_namesp
   return dict;
 }
 
-std::vector<std::size_t> character_starts(std::string_view text) {
-  std::vector<std::size_t> starts;
-  for (std::size_t at = 0; at < text.size(); at += first_utf8_unit(text.substr(at)).length_bytes)
-    starts.push_back(at);
-  starts.push_back(text.size());
-  return starts;
+std::size_t count_characters(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < text.size(); at += first_utf8_unit(text.substr(at)).length_bytes) ++count;
+  return count;
+}
+
+std::size_t character_start(std::string_view text, std::size_t number) {
+  std::size_t at = 0;
+  for (; number > 0 && at < text.size(); --number) at += first_utf8_unit(text.substr(at)).length_bytes;
+  return at;
 }
 
 bool is_python_space(char32_t c) {

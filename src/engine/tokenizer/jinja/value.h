@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -77,14 +78,32 @@ struct Function {
   std::shared_ptr<const Value> self;
 };
 
+// What one rendering may cost: steps of the interpreter, and bytes and items that are looked at or made on
+// the way.
+class Budget {
+ public:
+  // Throws Failure where more than the limit is spent.
+  void spend(std::uint64_t steps);
+  // For a text of this size that is looked at or made.
+  void spend_text(std::size_t bytes);
+  // For a value that is gone through once.
+  void spend_on(const Value& value);
+
+ private:
+  std::uint64_t spent_ = 0;
+};
+
+// Cheap to copy: texts, lists and dicts are shared.
 class Value {
  public:
-  using Any = std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
-                           std::shared_ptr<Dict>, Function>;
+  using Any = std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const Text>,
+                           std::shared_ptr<const List>, std::shared_ptr<Dict>, Function>;
   Value() = default;
   template <class T>
-    requires(!std::is_same_v<std::remove_cvref_t<T>, Value>)
+    requires(!std::is_same_v<std::remove_cvref_t<T>, Value> && !std::is_same_v<std::remove_cvref_t<T>, Text>)
   Value(T&& value) : any_(std::forward<T>(value)) {}  // a value is one of its kinds: implicit on purpose
+
+  Value(Text text) : any_(std::make_shared<const Text>(std::move(text))) {}
 
   template <class T>
   [[nodiscard]] const T* get() const {
@@ -94,7 +113,7 @@ class Value {
   [[nodiscard]] bool is() const {
     return std::holds_alternative<T>(any_);
   }
-  [[nodiscard]] const Text* text() const { return get<Text>(); }
+  [[nodiscard]] const Text* text() const;
   [[nodiscard]] const List* list() const;
   [[nodiscard]] Dict* dict() const;
   // Integers, and booleans as in Python.
@@ -109,13 +128,13 @@ class Value {
 
 // What Python says of them. Each may throw Failure.
 [[nodiscard]] bool is_true(const Value& value);
-[[nodiscard]] bool equal(const Value& a, const Value& b);
+[[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
 [[nodiscard]] bool less(const Value& a, const Value& b);
-[[nodiscard]] bool contains(const Value& container, const Value& item);
+[[nodiscard]] bool contains(const Value& container, const Value& item, Budget& budget);
 // str(value): of lists, dicts and functions not supported.
 [[nodiscard]] Text to_text(const Value& value);
 // json.dumps(value, ensure_ascii=False); `indent` < 0: on one line.
-[[nodiscard]] Text to_json(const Value& value, int indent);
+[[nodiscard]] Text to_json(const Value& value, int indent, Budget& budget);
 [[nodiscard]] std::string_view kind_of(const Value& value);
 
 // A new list or dict; throws Failure where values are nested too deeply.
@@ -136,8 +155,9 @@ struct Failure {
   std::string message;
 };
 
-// Characters of a text: where each begins, and the end.
-[[nodiscard]] std::vector<std::size_t> character_starts(std::string_view text);
+[[nodiscard]] std::size_t count_characters(std::string_view text);
+// Where the character of this number begins; the end where there are not so many.
+[[nodiscard]] std::size_t character_start(std::string_view text, std::size_t number);
 // Python's str.isspace for one character.
 [[nodiscard]] bool is_python_space(char32_t c);
 
