@@ -23,6 +23,7 @@
 #include <metrale/kernels/step.h>
 #include <metrale/quant/float_convert.h>
 
+#include "support/read_rate.h"
 #include "support/report.h"
 
 namespace metrale::bench {
@@ -69,6 +70,7 @@ class Machine {
     on_worker([&] { pool_.parallel_for(kThreads, 1, [&](std::size_t begin, std::size_t) { part(begin); }); });
   }
   void attention(const kernels::AttentionArgs& args) { attention_(pool_, &args); }
+  [[nodiscard]] ThreadPool& pool() { return pool_; }
 
  private:
   ThreadPool pool_;
@@ -77,36 +79,6 @@ class Machine {
 };
 
 // ---- limits of the machine
-
-[[gnu::target("avx512f")]] float sum_avx512(const std::byte* from, std::size_t bytes) {
-  __m512 sums[4] = {};
-  for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t j = 0; j < 4; ++j) sums[j] = _mm512_add_ps(sums[j], _mm512_loadu_ps(from + i + j * 64));
-  }
-  return _mm512_cvtss_f32(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
-}
-
-float sum_avx2(const std::byte* from, std::size_t bytes) {
-  __m256 sums[4] = {};
-  for (std::size_t i = 0; i < bytes; i += 128) {
-    for (std::size_t j = 0; j < 4; ++j) {
-      sums[j] = _mm256_add_ps(sums[j], _mm256_loadu_ps(reinterpret_cast<const float*>(from + i + j * 32)));
-    }
-  }
-  return _mm256_cvtss_f32(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
-}
-
-// Bytes a second that two threads read together.
-double read_rate(Machine& machine, std::span<const std::byte> memory) {
-  const std::size_t half = memory.size() / kThreads / 256 * 256;
-  const double seconds = median_seconds(kRuns, [&] {
-    machine.on_all([&](std::size_t part) {
-      const std::byte* from = memory.data() + part * half;
-      keep(cpu_isa() == CpuIsa::kAvx2 ? sum_avx2(from, half) : sum_avx512(from, half));
-    });
-  });
-  return static_cast<double>(half * kThreads) / seconds;
-}
 
 constexpr std::size_t kChains = 12;
 constexpr std::size_t kFmaRounds = 4'000'000;
@@ -244,22 +216,32 @@ class Step {
   kernels::StepCounts counts_;
 };
 
-void decode(Report& report, Machine& machine, const Model& model, std::uint32_t batch, std::uint32_t context,
-            double limit) {
+void decode(Report& report, Machine& machine, ReadRate& reading, const Model& model, std::uint32_t batch,
+            std::uint32_t context) {
   Step step(model, batch, context, 1, kColdBytes);
-  const double seconds =
-      median_seconds(kRuns, [&] { step.run(machine); }) / static_cast<double>(step.layers());
   const std::size_t bytes = 2 * step.layer_bytes();
+  // The read rate changes from second to second: each run is compared with the reads before and after it.
+  std::vector<double> seconds;
+  std::vector<double> reads{reading.measure()};
+  std::vector<double> shares;
+  for (unsigned run = 0; run < kRuns; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    step.run(machine);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    seconds.push_back(time.count() / static_cast<double>(step.layers()));
+    reads.push_back(reading.measure());
+    shares.push_back(static_cast<double>(bytes) / seconds.back() / 1e9 / ((reads[run] + reads[run + 1]) / 2));
+  }
   const std::string name = fmt::format("decode {} batch {} context {}", model.name, batch, context);
-  const double rate = static_cast<double>(bytes) / seconds;
-  report.add({.name = name, .metric = "time of a layer", .value = seconds * 1e6, .unit = "us"});
+  report.add({.name = name, .metric = "time of a layer", .value = median(seconds) * 1e6, .unit = "us"});
   report.add({.name = name,
               .metric = "rate",
-              .value = rate / 1e9,
+              .value = static_cast<double>(bytes) / median(seconds) / 1e9,
               .unit = "GB/s",
               .bytes_moved = bytes,
-              .share_of_limit = rate / limit,
-              .limit = fmt::format("read rate of {} threads, {:.1f} GB/s", kThreads, limit / 1e9)});
+              .share_of_limit = median(shares),
+              .limit = fmt::format("read rate of {} threads around each run, median {:.1f} GB/s", kThreads,
+                                   median(reads))});
 }
 
 void prefill(Report& report, Machine& machine, const Model& model, std::uint32_t tokens, double limit) {
@@ -280,18 +262,17 @@ void prefill(Report& report, Machine& machine, const Model& model, std::uint32_t
 
 int run(int argc, char** argv) {
   Report report("attention",
-                "BF16 cache in blocks of 16, 2 threads, median of 7 runs; decode cold, prefill warm; causal "
+                "BF16 cache in blocks of 16, 2 threads on a CPU each, median of 7 runs; decode cold, prefill "
+                "warm; causal "
                 "operations counted only",
                 argc, argv);
   Machine machine;
-  const AlignedBuffer memory = huge_buffer(kColdBytes);
-  const double read = read_rate(machine, memory.span());
-  report.add({.name = "limit", .metric = "read rate", .value = read / 1e9, .unit = "GB/s"});
+  ReadRate reading(machine.pool());
   const double operations = multiply_add_rate(machine);
   report.add({.name = "limit", .metric = "FP32 multiply-adds", .value = operations / 1e9, .unit = "GFLOP/s"});
   for (const Model& model : kModels) {
     for (const std::uint32_t context : {512U, 8192U}) {
-      for (const std::uint32_t batch : {1U, 4U, 16U}) decode(report, machine, model, batch, context, read);
+      for (const std::uint32_t batch : {1U, 4U, 16U}) decode(report, machine, reading, model, batch, context);
     }
     for (const std::uint32_t tokens : {512U, 2048U}) prefill(report, machine, model, tokens, operations);
   }

@@ -15,10 +15,13 @@
 #include <fmt/format.h>
 
 #include <metrale/base/clock.h>
+#include <metrale/base/cpu_set.h>
 #include <metrale/base/error.h>
+#include <metrale/base/thread_pool.h>
 #include <metrale/engine/engine.h>
 #include <metrale/runtime/runtime.h>
 
+#include "support/read_rate.h"
 #include "support/report.h"
 
 namespace metrale {
@@ -30,7 +33,9 @@ constexpr std::uint32_t kPrefill = 512;
 constexpr std::size_t kPrompts = 8;
 constexpr std::size_t kPositions = 128;
 constexpr unsigned kRuns = 7;
-constexpr unsigned kDecodeSteps = 32;
+constexpr unsigned kDecodeRuns = 11;
+constexpr unsigned kDecodeSteps = 16;
+constexpr unsigned kThreads = 2;
 
 using Tokens = std::vector<std::int32_t>;
 
@@ -80,26 +85,41 @@ void measure(bench::Report& report, gpu::GpuBackend& gpu) {
               .value = kPrefill / prefill,
               .unit = "tokens/s"});
 
-  const double decode = bench::median_seconds(kRuns,
-                                              [&] {
-                                                for (std::uint32_t i = 0; i < kDecodeSteps; ++i) {
-                                                  driver.run(std::span(prompt).first(1), kPrefill + i, 1);
-                                                  (void)driver.engine().decoder().read_greedy_tokens();
-                                                }
-                                              }) /
-                        kDecodeSteps;
   const std::uint64_t bytes =
       driver.engine().weight_bytes() + driver.engine().cache().config().bytes_per_token() * kPrefill;
-  report.add({.name = fmt::format("decode at a context of {}, BF16", kPrefill),
+  ThreadPool pool({.threads = kThreads, .cpus = usable_cpus()});
+  bench::ReadRate reading(pool);
+  // The read rate changes from second to second: each run is compared with the reads before and after it.
+  std::vector<double> seconds;
+  std::vector<double> reads{reading.measure()};
+  std::vector<double> shares;
+  for (unsigned run = 0; run < kDecodeRuns; ++run) {
+    seconds.push_back(bench::median_seconds(kDecodeSteps, [&] {
+      driver.run(std::span(prompt).first(1), kPrefill, 1);
+      (void)driver.engine().decoder().read_greedy_tokens();
+    }));
+    reads.push_back(reading.measure());
+    shares.push_back(static_cast<double>(bytes) / seconds.back() / 1e9 / ((reads[run] + reads[run + 1]) / 2));
+  }
+  const std::string name = fmt::format("decode step at a context of {}, BF16", kPrefill);
+  report.add({.name = "read of 1.25 GiB",
               .metric = "rate",
-              .value = 1 / decode,
+              .value = bench::median(reads),
+              .unit = "GB/s",
+              .bytes_moved = reading.memory().size()});
+  report.add({.name = name,
+              .metric = "rate",
+              .value = 1 / bench::median(seconds),
               .unit = "tokens/s",
               .bytes_moved = bytes});
-  report.add({.name = fmt::format("decode at a context of {}, BF16", kPrefill),
+  report.add({.name = name,
               .metric = "weights and KV read",
-              .value = static_cast<double>(bytes) / decode / 1e9,
+              .value = static_cast<double>(bytes) / bench::median(seconds) / 1e9,
               .unit = "GB/s",
-              .bytes_moved = bytes});
+              .bytes_moved = bytes,
+              .share_of_limit = bench::median(shares),
+              .limit = fmt::format("read rate of {} threads around each run, median {:.1f} GB/s", kThreads,
+                                   bench::median(reads))});
 }
 
 // The golden file begins with the tokens: uint32 [8][128].
@@ -128,9 +148,12 @@ void dump_logits(gpu::GpuBackend& gpu, quant::ElementType compute, const std::st
 
 int run(int argc, char** argv) {
   bench::Report report(
-      "engine", fmt::format("SmolLM2-135M-Instruct, one sequence, CPU backend; medians of {} runs", kRuns),
+      "engine",
+      fmt::format(
+          "SmolLM2-135M-Instruct, one sequence, CPU backend, {} threads on a CPU each; medians of {} runs",
+          kThreads, kRuns),
       argc, argv);
-  const auto gpu = runtime::open_backend({});
+  const auto gpu = runtime::open_backend({.threads = kThreads, .cpus = usable_cpus()});
   const std::vector<std::string>& arguments = report.arguments();
   if (arguments.size() == 2 && arguments[0] == "--dump") {
     std::filesystem::create_directories(arguments[1]);

@@ -12,7 +12,6 @@
 #include <omp.h>
 #include <random>
 #include <string>
-#include <sys/mman.h>
 
 #include <dnnl.hpp>
 #include <fmt/format.h>
@@ -24,6 +23,7 @@
 #include <metrale/kernels/linear.h>
 #include <metrale/quant/float_convert.h>
 
+#include "support/read_rate.h"
 #include "support/report.h"
 
 namespace metrale::bench {
@@ -32,8 +32,6 @@ namespace {
 using quant::ElementType;
 
 constexpr unsigned kThreads = 2;
-constexpr std::size_t kReadBytes = std::size_t{5} << 28;  // 1.25 GiB: nothing of it stays in a cache
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr unsigned kLayers = 30;
 constexpr std::uint32_t kPrefillRows = 512;
 
@@ -51,12 +49,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // The pool as a backend uses it: kernel bodies run on a worker, the other worker helps.
@@ -81,41 +73,6 @@ class Machine {
   gpu::CpuKernelTable table_;
   gpu::CpuKernelBody linear_ = nullptr;
 };
-
-// ---- memory
-
-// Reads `bytes` (a multiple of 512) once with four independent sums.
-[[gnu::target("avx512f")]] float sum_avx512(const std::byte* from, std::size_t bytes) {
-  using Vec [[gnu::vector_size(64), gnu::aligned(4), gnu::may_alias]] = float;
-  Vec sums[4] = {};
-  for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t j = 0; j < 4; ++j) sums[j] += *reinterpret_cast<const Vec*>(from + i + j * 64);
-  }
-  const Vec all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  return all[0] + all[5];
-}
-
-float sum_avx2(const std::byte* from, std::size_t bytes) {
-  using Vec [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
-  Vec sums[8] = {};
-  for (std::size_t i = 0; i < bytes; i += 256) {
-    for (std::size_t j = 0; j < 8; ++j) sums[j] += *reinterpret_cast<const Vec*>(from + i + j * 32);
-  }
-  const Vec all = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-  return all[0] + all[5];
-}
-
-double read_seconds(Machine& machine, std::span<const std::byte> memory) {
-  const auto start = Clock::now();
-  machine.on_worker([&] {
-    machine.pool().parallel_for(kThreads, 1, [&](std::size_t part, std::size_t) {
-      const std::size_t bytes = memory.size() / kThreads;
-      const std::byte* from = memory.data() + part * bytes;
-      keep(cpu_isa() == CpuIsa::kAvx2 ? sum_avx2(from, bytes) : sum_avx512(from, bytes));
-    });
-  });
-  return seconds_since(start);
-}
 
 // ---- data
 
@@ -201,8 +158,8 @@ void decode_pass(Machine& machine, DecodeCase& decode, std::span<const Product> 
   decode.total.push_back(total);
 }
 
-void bench_decode(Machine& machine, Report& report, unsigned runs, std::span<std::byte> memory) {
-  const auto products = model_products(memory);
+void bench_decode(Machine& machine, Report& report, unsigned runs, ReadRate& reading) {
+  const auto products = model_products(reading.memory());
   AlignedBuffer in(std::size_t{16} * 1536 * 4, 64);
   AlignedBuffer out(std::size_t{16} * 49152 * 4, 64);
   fill_bf16(in.span());
@@ -212,16 +169,13 @@ void bench_decode(Machine& machine, Report& report, unsigned runs, std::span<std
   cases.push_back({"decode bf16, 4 rows", 4, ElementType::kBf16, {}, {}, {}});
   cases.push_back({"decode bf16, 8 rows", 8, ElementType::kBf16, {}, {}, {}});
   cases.push_back({"decode bf16, 16 rows", 16, ElementType::kBf16, {}, {}, {}});
-  const auto read_rate_now = [&] {
-    return static_cast<double>(memory.size()) / read_seconds(machine, memory) / 1e9;
-  };
   // The machine's read rate changes from second to second: every pass is compared with the reads before and
   // after it.
-  std::vector<double> reads{read_rate_now()};
+  std::vector<double> reads{reading.measure()};
   for (unsigned run = 0; run < runs; ++run) {
     for (DecodeCase& decode : cases) {
       decode_pass(machine, decode, products, in.data(), out.data());
-      reads.push_back(read_rate_now());
+      reads.push_back(reading.measure());
       decode.reads.push_back((reads[reads.size() - 2] + reads.back()) / 2);
     }
   }
@@ -230,7 +184,7 @@ void bench_decode(Machine& machine, Report& report, unsigned runs, std::span<std
               .metric = "rate",
               .value = read_rate,
               .unit = "GB/s",
-              .bytes_moved = memory.size(),
+              .bytes_moved = reading.memory().size(),
               .share_of_limit = {},
               .limit = {}});
   const std::string limit =
@@ -403,14 +357,13 @@ int run(int argc, char** argv) {
     return words.empty() || std::find(words.begin(), words.end(), what) != words.end();
   };
   omp_set_num_threads(kThreads);
-  AlignedBuffer buffer(kReadBytes, kHugePage);
-  ::madvise(buffer.data(), kReadBytes, MADV_HUGEPAGE);
-  fill_bf16(buffer.span());
   Machine machine;
-  if (wanted("decode")) bench_decode(machine, report, 11, buffer.span());
+  ReadRate reading(machine.pool());
+  fill_bf16(reading.memory());
+  if (wanted("decode")) bench_decode(machine, report, 11, reading);
   for (const ElementType type : {ElementType::kBf16, ElementType::kF32}) {
     if (!wanted("prefill") && !wanted(to_string(type))) continue;
-    for (const Shape& shape : kShapes) bench_prefill_shape(machine, report, 7, shape, type, buffer.span());
+    for (const Shape& shape : kShapes) bench_prefill_shape(machine, report, 7, shape, type, reading.memory());
   }
   report.write();
   return 0;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace metrale::bench {
@@ -50,6 +51,12 @@ class Report {
   std::vector<Row> rows_;
 };
 
+[[nodiscard]] inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 // The median wall time of `runs` calls, after one that is not counted.
 template <class Body>
 [[nodiscard]] double median_seconds(unsigned runs, Body&& body) {
@@ -60,9 +67,7 @@ template <class Body>
     body();
     second = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  return median(std::move(seconds));
 }
 
 // Keeps a result alive, so that the compiler cannot drop the work that made it.
