@@ -68,7 +68,7 @@ class Ahead {
   }
 
  private:
-  static constexpr std::size_t kBytes = 16384;
+  static constexpr std::size_t kBytes = 8192;
   static constexpr std::size_t kMost = 8;
 
   const std::byte* order_[2 * kAttentionSplitTokens / kGroup + kMost + kTileGroups];
