@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs build/release into a fresh prefix and builds examples/consumer against it twice: with CMake's find_package and
-# with pkg-config. Both programs must run.
+# with pkg-config. Both programs must run. The manual page and the completion scripts must be there.
 #
 # Usage: scripts/check_install.sh
 set -euo pipefail
@@ -23,4 +23,12 @@ read -ra cflags <<<"$(pkg-config --cflags metrale)"
 read -ra libs <<<"$(pkg-config --libs metrale)"
 g++ "${cflags[@]}" examples/consumer/main.cpp -o "$work/consumer" "${libs[@]}"
 "$work/consumer"
+share=$prefix/share
+for file in man/man1/metrale.1 bash-completion/completions/metrale zsh/site-functions/_metrale \
+  fish/vendor_completions.d/metrale.fish; do
+  [[ -s $share/$file ]] || { echo "install: share/$file is missing" >&2 && exit 1; }
+done
+bash -n "$share/bash-completion/completions/metrale"
+"$prefix/bin/metrale" man | cmp - "$share/man/man1/metrale.1"
+
 echo "install: examples/consumer builds and runs with find_package and with pkg-config"

@@ -24,6 +24,10 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_tokenize(CLI::App& command);
 [[nodiscard]] Action add_devices(CLI::App& command, const runtime::Environment& environment);
 
+// These print what they find in `program`, which is complete when they run and outlives them.
+[[nodiscard]] Action add_completion(CLI::App& command, const CLI::App& program);
+[[nodiscard]] Action add_man(CLI::App& command, const CLI::App& program);
+
 // --device, --threads, --cpus, --numa, --memory, shared by every command that opens a backend.
 struct DeviceFlags {
   std::string device = "auto";

@@ -38,6 +38,10 @@ int run(int argc, char** argv) {
   actions.emplace_back(devices, add_devices(*devices, environment));
   CLI::App* tokenize = app.add_subcommand("tokenize", "Show a text as tokens, or tokens as a text");
   actions.emplace_back(tokenize, add_tokenize(*tokenize));
+  CLI::App* completion = app.add_subcommand("completion", "Print a shell's completion script");
+  actions.emplace_back(completion, add_completion(*completion, app));
+  CLI::App* man = app.add_subcommand("man", "Print the manual page");
+  actions.emplace_back(man, add_man(*man, app));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
