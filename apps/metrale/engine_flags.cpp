@@ -16,6 +16,12 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtyp
       ->capture_default_str();
 }
 
+void add_fast_flag(CLI::App& command, EngineFlags& flags) {
+  command.add_flag(
+      "--fast", flags.fast,
+      "Compute prompts in the fastest order: logits may then depend on batch and chunks in their last bits");
+}
+
 std::optional<quant::ElementType> compute_type(const EngineFlags& flags) {
   if (flags.dtype == "bf16") return quant::ElementType::kBf16;
   if (flags.dtype == "fp32") return quant::ElementType::kF32;
@@ -27,6 +33,7 @@ void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options
   options.block_size = flags.block_size;
   options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
   options.compute = compute_type(flags);
+  options.fast = flags.fast;
 }
 
 }  // namespace metrale::app

@@ -17,9 +17,12 @@ struct EngineFlags {
   std::uint32_t block_size = 16;
   std::string kv_dtype = "bf16";
   std::string dtype = "auto";
+  bool fast = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags,
                       const char* kv_dtype_help = "Format of the KV cache: bf16 or fp32, or K:V");
+// Of the commands that compute.
+void add_fast_flag(CLI::App& command, EngineFlags& flags);
 
 // none for "auto".
 [[nodiscard]] std::optional<quant::ElementType> compute_type(const EngineFlags& flags);

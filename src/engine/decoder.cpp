@@ -91,7 +91,7 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   host_logits_ = gpu::PinnedBuffer(gpu, arena_.sizes().logits);
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
   stream_ = gpu::make_stream(gpu);
-  kernels_ = std::make_unique<Kernels>(gpu);
+  kernels_ = std::make_unique<Kernels>(gpu, options.fast);
   const std::vector<float> frequencies = rope_frequencies(config);
   inv_freq_ = gpu::DeviceBuffer(gpu, frequencies.size() * sizeof(float));
   gpu.copy_h2d_blocking(inv_freq_.ptr(), std::as_bytes(std::span(frequencies)));

@@ -16,12 +16,12 @@
 namespace metrale::engine {
 
 struct Decoder::Kernels {
-  explicit Kernels(gpu::GpuBackend& gpu)
+  Kernels(gpu::GpuBackend& gpu, bool fast)
       : embedding(gpu, kernels::kEmbedding),
         rms_norm(gpu, kernels::kRmsNorm),
         rope_table(gpu, kernels::kRopeTable),
         rope(gpu, kernels::kRope),
-        linear(gpu, kernels::kLinear),
+        linear(gpu, fast ? kernels::kLinearFast : kernels::kLinear),
         silu_mul(gpu, kernels::kSiluMul),
         gelu_tanh_mul(gpu, kernels::kGeluTanhMul),
         residual_add(gpu, kernels::kResidualAdd),

@@ -16,10 +16,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-void expect_model(const LinearCase& c, std::uint32_t seed, CpuIsa isa) {
+void expect_model(const LinearCase& c, std::uint32_t seed, CpuIsa isa,
+                  const gpu::KernelId<LinearArgs>& kernel = kLinear) {
   std::mt19937 random(seed);
   const LinearData data = random_linear(random, c);
-  const Elements out = run_linear(c, data);
+  const Elements out = run_linear(c, data, 2, kernel);
   for (std::uint32_t row = 0; row < c.rows + c.spare_rows; ++row) {
     for (std::uint32_t o = 0; o < c.out_stride(); ++o) {
       const float value = out.get(std::size_t{row} * c.out_stride() + o);
@@ -34,6 +35,36 @@ void expect_model(const LinearCase& c, std::uint32_t seed, CpuIsa isa) {
           << to_string(c.weight_type) << " -> " << to_string(c.out_type);
     }
   }
+}
+
+TEST(LinearFast, AgreesWithTheModelForEveryTripleAndShape) {
+  std::uint32_t seed = 5000;
+  for (const ElementType in : kAllTypes) {
+    for (const ElementType weight : kAllTypes) {
+      for (const ElementType out : kAllTypes) {
+        for (const std::uint32_t outs : {1U, 43U, 200U}) {
+          const LinearCase c{.rows = 21,
+                             .in_features = 75,
+                             .out_features = outs,
+                             .in_type = in,
+                             .weight_type = weight,
+                             .out_type = out,
+                             .bias = outs != 43,
+                             .in_gap = 5,
+                             .out_gap = 3,
+                             .spare_rows = 2};
+          expect_model(c, ++seed, cpu_isa(), kLinearFast);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearFast, FewRowsAreThoseOfLinear) {
+  std::mt19937 random(3);
+  const LinearCase c{.rows = kLinearFastRows - 1, .in_features = 100, .out_features = 70};
+  const LinearData data = random_linear(random, c);
+  EXPECT_EQ(run_linear(c, data, 2, kLinearFast).bytes(), run_linear(c, data).bytes());
 }
 
 TEST(Linear, AgreesWithTheModelForEveryTriple) {

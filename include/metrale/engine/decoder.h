@@ -35,6 +35,9 @@ struct StepSequence {
 struct DecoderOptions {
   quant::ElementType compute = quant::ElementType::kBf16;  // activations; kF32 or kBf16
   bool use_graphs = true;                                  // where the backend has them
+  // Prompts may be computed in an order that depends on their chunks: logits are no longer bit-equal whatever
+  // the batch.
+  bool fast = false;
 };
 
 // The sizes that a decoder of this model takes from its arena.

@@ -72,6 +72,7 @@ struct EngineOptions {
   std::optional<quant::ElementType> compute;  // none: FP32 for FP32 and FP16 checkpoints, else BF16
   std::uint32_t max_prompt_chunk = 0;         // 0: what the token budget leaves
   bool use_graphs = true;
+  bool fast = false;  // as DecoderOptions
   ModelWeights::Progress progress;
 };
 

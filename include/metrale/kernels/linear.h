@@ -34,6 +34,13 @@ struct LinearArgs {
 };
 static_assert(sizeof(LinearArgs) == 72);
 inline constexpr gpu::KernelId<LinearArgs> kLinear{"linear", "linear"};
+
+// As linear, but from kLinearFastRows rows on the order of addition may depend on the number of rows and on
+// the libraries that are there (on the CPU oneDNN 2, where it is installed): a row is then no longer
+// bit-equal in every batch.
+inline constexpr std::uint32_t kLinearFastRows = 16;
+inline constexpr gpu::KernelId<LinearArgs> kLinearFast{"linear", "linear_fast"};
+
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const LinearArgs& a) {
   return {.grid = {(a.out_features + 63) / 64, (a.max_rows + 63) / 64}, .block = {256}};
 }

@@ -11,6 +11,7 @@
 #include <metrale/kernels/linear.h>
 
 #include "kernels/host_args.h"
+#include "kernels/linear/onednn.h"
 #include "kernels/linear/plan.h"
 #include "kernels/linear/results.h"
 #include "kernels/register.h"
@@ -211,10 +212,38 @@ void linear_body(ThreadPool& pool, const LinearArgs& args) {
   Launch(pool, args).run(rows);
 }
 
+// The same by oneDNN, each thread on outputs of its own, where there are enough rows to be worth its
+// overhead.
+void linear_fast_body(ThreadPool& pool, const LinearArgs& args) {
+  check(args);
+  const std::uint32_t rows = read_rows(kName, args.rows, args.max_rows);
+  const bool use_onednn = rows >= kLinearFastRows && args.out_features != 0 &&
+                          linear::onednn_has(args.in_type, args.weight_type, args.out_type);
+  if (!use_onednn) return linear_body(pool, args);
+  const std::size_t weight_bytes = element_bytes(args.weight_type);
+  const std::size_t grain = round_up(ceil_div<std::size_t>(args.out_features, pool.size()), std::size_t{64});
+  pool.parallel_for(args.out_features, grain, [&](std::size_t begin, std::size_t end) {
+    const auto* bias = host_ptr<const std::byte>(args.bias);
+    linear::onednn_multiply(
+        {.rows = rows,
+         .ins = args.in_features,
+         .outs = static_cast<std::int64_t>(end - begin),
+         .in_stride = args.in_stride,
+         .out_stride = args.out_stride,
+         .type = args.in_type,
+         .out_type = args.out_type,
+         .in = host_ptr<const std::byte>(args.in),
+         .weight = host_ptr<const std::byte>(args.weight) + begin * args.in_features * weight_bytes,
+         .bias = bias == nullptr ? nullptr : bias + begin * weight_bytes,
+         .out = host_ptr<std::byte>(args.out) + begin * element_bytes(args.out_type)});
+  });
+}
+
 }  // namespace
 
 void register_linear(gpu::CpuKernelTable& table) {
   table.add<linear_body>(kLinear);
+  table.add<linear_fast_body>(kLinearFast);
 }
 
 }  // namespace metrale::kernels

@@ -78,6 +78,24 @@ TEST_P(TinyGolden, LogitsAtEveryPositionAgree) {
   }
 }
 
+TEST_P(TinyGolden, FastLogitsAgreeToo) {
+  const TempDir dir;
+  write_tiny_model(tiny_model(GetParam()), dir.path());
+  const GoldenFile golden("engine/" + GetParam());
+  const auto expected = golden.array<float>("logits");
+  engine::EngineOptions options = fp32_options(128, 4);
+  options.fast = true;
+  EngineHarness harness(dir.path(), options);
+
+  const auto logits = harness.logits(prompts_of(golden), 24);
+
+  for (std::size_t p = 0; p < logits.size(); ++p) {
+    for (std::size_t i = 0; i < logits[p].size(); ++i) {
+      ASSERT_NEAR(logits[p][i], expected.at(p)[i], kMaxLogitError) << "prompt " << p << ", logit " << i;
+    }
+  }
+}
+
 TEST_P(TinyGolden, GreedyTextsAgree) {
   const TempDir dir;
   write_tiny_model(tiny_model(GetParam()), dir.path());

@@ -48,12 +48,13 @@ struct LinearData {
 inline constexpr float kUntouched = -7.0F;
 
 // The output with its gaps.
-[[nodiscard]] inline Elements run_linear(const LinearCase& c, const LinearData& data, unsigned threads = 2) {
+[[nodiscard]] inline Elements run_linear(const LinearCase& c, const LinearData& data, unsigned threads = 2,
+                                         const gpu::KernelId<LinearArgs>& kernel = kLinear) {
   ThreadPool pool(threads);
   Elements out(c.out_type,
                std::vector<float>(std::size_t{c.rows + c.spare_rows} * c.out_stride(), kUntouched));
   const std::uint32_t rows = c.rows;
-  run_kernel(pool, kLinear,
+  run_kernel(pool, kernel,
              LinearArgs{.rows = address(&rows),
                         .in = data.in.address(),
                         .weight = data.weight.address(),

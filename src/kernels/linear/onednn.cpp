@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear/onednn.h"
+
+#include <array>
+#include <dlfcn.h>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#if __has_include(<oneapi/dnnl/dnnl.h>)
+#include <oneapi/dnnl/dnnl.h>
+#include <oneapi/dnnl/dnnl_version.h>
+#endif
+
+#include <metrale/base/error.h>
+#include <metrale/base/log.h>
+
+namespace metrale::kernels::linear {
+
+using quant::ElementType;
+
+#if defined(DNNL_VERSION_MAJOR) && DNNL_VERSION_MAJOR == 2
+
+namespace {
+
+// The functions of the library, or nullopt where it is absent or lacks one.
+struct Library {
+  decltype(&dnnl_engine_create) engine_create;
+  decltype(&dnnl_stream_create) stream_create;
+  decltype(&dnnl_memory_desc_init_by_strides) memory_desc_init;
+  decltype(&dnnl_matmul_desc_init) matmul_desc_init;
+  decltype(&dnnl_primitive_desc_create) primitive_desc_create;
+  decltype(&dnnl_primitive_desc_destroy) primitive_desc_destroy;
+  decltype(&dnnl_primitive_create) primitive_create;
+  decltype(&dnnl_primitive_destroy) primitive_destroy;
+  decltype(&dnnl_primitive_execute) primitive_execute;
+  decltype(&dnnl_memory_create) memory_create;
+  decltype(&dnnl_memory_destroy) memory_destroy;
+  decltype(&dnnl_memory_set_data_handle) memory_set_data_handle;
+  decltype(&dnnl_stream_wait) stream_wait;
+  void (*set_threads)(int);  // of the OpenMP it threads with; null where it has another way
+};
+
+template <class Function>
+bool find(void* handle, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(handle, name));
+  return function != nullptr;
+}
+
+std::optional<Library> open_library() {
+  // Never closed: threads keep objects of it.
+  void* handle = ::dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    log().warn("fast products are computed like exact ones: oneDNN is not installed ({})", ::dlerror());
+    return std::nullopt;
+  }
+  Library l{};
+  const bool complete = find(handle, "dnnl_engine_create", l.engine_create) &&
+                        find(handle, "dnnl_stream_create", l.stream_create) &&
+                        find(handle, "dnnl_memory_desc_init_by_strides", l.memory_desc_init) &&
+                        find(handle, "dnnl_matmul_desc_init", l.matmul_desc_init) &&
+                        find(handle, "dnnl_primitive_desc_create", l.primitive_desc_create) &&
+                        find(handle, "dnnl_primitive_desc_destroy", l.primitive_desc_destroy) &&
+                        find(handle, "dnnl_primitive_create", l.primitive_create) &&
+                        find(handle, "dnnl_primitive_destroy", l.primitive_destroy) &&
+                        find(handle, "dnnl_primitive_execute", l.primitive_execute) &&
+                        find(handle, "dnnl_memory_create", l.memory_create) &&
+                        find(handle, "dnnl_memory_destroy", l.memory_destroy) &&
+                        find(handle, "dnnl_memory_set_data_handle", l.memory_set_data_handle) &&
+                        find(handle, "dnnl_stream_wait", l.stream_wait);
+  if (!complete) return std::nullopt;
+  static_cast<void>(find(handle, "omp_set_num_threads", l.set_threads));
+  return l;
+}
+
+const std::optional<Library>& library() {
+  static const std::optional<Library> found = open_library();
+  return found;
+}
+
+void check(dnnl_status_t status, const char* call) {
+  if (status != dnnl_success) throw DeviceError(call, static_cast<int>(status), "oneDNN failed");
+}
+
+dnnl_data_type_t data_type(ElementType type) {
+  return type == ElementType::kBf16 ? dnnl_bf16 : dnnl_f32;
+}
+
+// One product of fixed shape, bound to new addresses for each use.
+class Primitive {
+ public:
+  Primitive(const Library& l, dnnl_engine_t engine, const Product& p) : library_(&l) {
+    // A destructor does not run after a constructor that throws.
+    try {
+      create(engine, p);
+    } catch (...) {
+      destroy();
+      throw;
+    }
+  }
+  ~Primitive() { destroy(); }
+  Primitive(const Primitive&) = delete;
+  Primitive& operator=(const Primitive&) = delete;
+
+  void run(dnnl_stream_t stream, const Product& p) {
+    const std::array<const void*, 4> addresses{p.in, p.weight, p.out, p.bias};
+    std::array<dnnl_exec_arg_t, 4> args{};
+    const std::size_t count = p.bias == nullptr ? 3 : 4;
+    for (std::size_t i = 0; i < count; ++i) {
+      check(library_->memory_set_data_handle(memories_[i], const_cast<void*>(addresses[i])),
+            "dnnl_memory_set_data_handle");
+      args[i] = {.arg = kArgs[i], .memory = memories_[i]};
+    }
+    check(library_->primitive_execute(primitive_, stream, static_cast<int>(count), args.data()),
+          "dnnl_primitive_execute");
+    check(library_->stream_wait(stream), "dnnl_stream_wait");
+  }
+
+ private:
+  static constexpr std::array kArgs{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
+
+  void create(dnnl_engine_t engine, const Product& p) {
+    std::array<dnnl_memory_desc_t, 4> descs{};
+    const auto describe = [&](std::size_t i, std::array<std::int64_t, 2> dims, ElementType type,
+                              std::array<std::int64_t, 2> strides) {
+      dnnl_dims_t d{dims[0], dims[1]};
+      dnnl_dims_t s{strides[0], strides[1]};
+      check(library_->memory_desc_init(&descs[i], 2, d, data_type(type), s),
+            "dnnl_memory_desc_init_by_strides");
+    };
+    describe(0, {p.rows, p.ins}, p.type, {p.in_stride, 1});
+    describe(1, {p.ins, p.outs}, p.type, {1, p.ins});
+    describe(2, {p.rows, p.outs}, p.out_type, {p.out_stride, 1});
+    describe(3, {1, p.outs}, p.type, {p.outs, 1});
+    dnnl_matmul_desc_t matmul{};
+    check(library_->matmul_desc_init(&matmul, &descs[0], &descs[1], p.bias == nullptr ? nullptr : &descs[3],
+                                     &descs[2]),
+          "dnnl_matmul_desc_init");
+    dnnl_primitive_desc_t desc = nullptr;
+    check(library_->primitive_desc_create(&desc, &matmul, nullptr, engine, nullptr),
+          "dnnl_primitive_desc_create");
+    const dnnl_status_t made = library_->primitive_create(&primitive_, desc);
+    library_->primitive_desc_destroy(desc);
+    check(made, "dnnl_primitive_create");
+    for (std::size_t i = 0; i < (p.bias == nullptr ? 3U : 4U); ++i) {
+      check(library_->memory_create(&memories_[i], &descs[i], engine, DNNL_MEMORY_NONE),
+            "dnnl_memory_create");
+    }
+  }
+
+  void destroy() noexcept {
+    for (dnnl_memory_t memory : memories_) {
+      if (memory != nullptr) library_->memory_destroy(memory);
+    }
+    if (primitive_ != nullptr) library_->primitive_destroy(primitive_);
+  }
+
+  const Library* library_;
+  dnnl_primitive_t primitive_ = nullptr;
+  std::array<dnnl_memory_t, 4> memories_{};
+};
+
+using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, ElementType,
+                       ElementType, bool>;
+
+// What one thread keeps: making a primitive costs as much as a small product.
+class ThreadState {
+ public:
+  explicit ThreadState(const Library& l) : library_(&l) {
+    if (l.set_threads != nullptr) l.set_threads(1);  // of this thread's calls: our pool has the others
+    check(l.engine_create(&engine_, dnnl_cpu, 0), "dnnl_engine_create");
+    check(l.stream_create(&stream_, engine_, dnnl_stream_default_flags), "dnnl_stream_create");
+  }
+
+  void multiply(const Product& p) {
+    if (primitives_.size() >= kMostPrimitives) primitives_.clear();
+    const Key key{p.rows, p.ins, p.outs, p.in_stride, p.out_stride, p.type, p.out_type, p.bias != nullptr};
+    primitives_.try_emplace(key, *library_, engine_, p).first->second.run(stream_, p);
+  }
+
+ private:
+  static constexpr std::size_t kMostPrimitives = 256;
+  const Library* library_;
+  dnnl_engine_t engine_ = nullptr;  // both live as long as the library, which is never closed
+  dnnl_stream_t stream_ = nullptr;
+  std::map<Key, Primitive> primitives_;
+};
+
+}  // namespace
+
+bool onednn_has(ElementType in, ElementType weight, ElementType out) {
+  const bool known = in == weight && (in == ElementType::kBf16 || in == ElementType::kF32) &&
+                     (out == in || out == ElementType::kF32);
+  return known && library().has_value();
+}
+
+void onednn_multiply(const Product& product) {
+  thread_local ThreadState state(library().value());
+  state.multiply(product);
+}
+
+#else
+
+bool onednn_has(ElementType, ElementType, ElementType) {
+  return false;
+}
+
+void onednn_multiply(const Product&) {
+  throw Unsupported("this build", "products by oneDNN 2 (it was built without its headers)");
+}
+
+#endif
+
+}  // namespace metrale::kernels::linear
