@@ -121,6 +121,8 @@ TEST(Detokenizer, MetaspaceDropsTheMarksOfTheFirstToken) {
 
   EXPECT_EQ(detokenizer.push(marks), "");
   EXPECT_EQ(detokenizer.push(marks), "  ");
+  EXPECT_EQ(detokenizer.finish(), "");
+  EXPECT_EQ(detokenizer.push(marks), "");
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{marks, marks}, false), "  ");
 
   document["decoder"] = metaspace_json("never", true);

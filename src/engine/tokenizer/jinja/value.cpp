@@ -111,6 +111,40 @@ class JsonWriter {
 
 }  // namespace
 
+const Text::Body& Text::body() const {
+  static const Body empty;
+  return body_ ? *body_ : empty;
+}
+
+Text::Body& Text::own_body() {
+  // Alone is who holds the only reference: nobody else can copy it meanwhile.
+  if (!body_ || body_.use_count() != 1) body_ = std::make_shared<Body>(body());
+  return *body_;
+}
+
+Text Text::part(std::size_t begin, std::size_t end) const {
+  Text text;
+  Body& own = text.own_body();
+  own.bytes = body().bytes.substr(begin, end - begin);
+  own.marks = body().marks.substr(begin, end - begin);
+  return text;
+}
+
+void Text::append(const Text& other) {
+  const std::shared_ptr<const Body> source = other.body_;  // which may be this text's own
+  if (!source) return;
+  Body& own = own_body();
+  own.bytes += source->bytes;
+  own.marks += source->marks;
+}
+
+void Text::append_like(std::string_view bytes, const Text& source, std::size_t at) {
+  const char mark = source.body().marks[at];
+  Body& own = own_body();
+  own.bytes += bytes;
+  own.marks.append(bytes.size(), mark);
+}
+
 const Value* Dict::find(std::string_view key) const {
   const auto entry =
       std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.first == key; });
@@ -143,11 +177,6 @@ void Budget::spend_on(const Value& value) {
                             : value.dict() != nullptr ? value.dict()->items.size()
                                                       : 0;
   spend(1 + items);
-}
-
-const Text* Value::text() const {
-  const auto* text = get<std::shared_ptr<const Text>>();
-  return text == nullptr ? nullptr : text->get();
 }
 
 const List* Value::list() const {

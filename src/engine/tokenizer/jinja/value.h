@@ -8,50 +8,44 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 namespace metrale::engine::jinja {
 
-// UTF-8, with a mark for each byte.
+// UTF-8, with a mark for each byte. Cheap to copy: copies share what they hold until one of them is appended
+// to.
 class Text {
  public:
   Text() = default;
   // The template's own words.
-  explicit Text(std::string_view bytes) : bytes_(bytes), marks_(bytes.size(), kOwn) {}
+  explicit Text(std::string_view bytes) : Text(bytes, kOwn) {}
   // What came with the conversation.
-  [[nodiscard]] static Text given(std::string_view bytes) {
-    Text text(bytes);
-    text.marks_.assign(bytes.size(), kGiven);
-    return text;
-  }
+  [[nodiscard]] static Text given(std::string_view bytes) { return {bytes, kGiven}; }
 
-  [[nodiscard]] const std::string& bytes() const { return bytes_; }
-  [[nodiscard]] std::size_t size() const { return bytes_.size(); }
-  [[nodiscard]] bool is_given(std::size_t at) const { return marks_[at] == kGiven; }
-  [[nodiscard]] Text part(std::size_t begin, std::size_t end) const {
-    Text text;
-    text.bytes_ = bytes_.substr(begin, end - begin);
-    text.marks_ = marks_.substr(begin, end - begin);
-    return text;
-  }
-  void append(const Text& other) {
-    bytes_ += other.bytes_;
-    marks_ += other.marks_;
-  }
+  [[nodiscard]] const std::string& bytes() const { return body().bytes; }
+  [[nodiscard]] std::size_t size() const { return body().bytes.size(); }
+  [[nodiscard]] bool is_given(std::size_t at) const { return body().marks[at] == kGiven; }
+  [[nodiscard]] Text part(std::size_t begin, std::size_t end) const;
+  void append(const Text& other);
   // `bytes` in the place of byte `at` of `source`, with its mark.
-  void append_like(std::string_view bytes, const Text& source, std::size_t at) {
-    bytes_ += bytes;
-    marks_.append(bytes.size(), source.marks_[at]);
-  }
+  void append_like(std::string_view bytes, const Text& source, std::size_t at);
 
  private:
   static constexpr char kOwn = 0;
   static constexpr char kGiven = 1;
-  std::string bytes_;
-  std::string marks_;
+  struct Body {
+    std::string bytes;
+    std::string marks;
+  };
+  Text(std::string_view bytes, char mark)
+      : body_(std::make_shared<Body>(Body{std::string(bytes), std::string(bytes.size(), mark)})) {}
+  [[nodiscard]] const Body& body() const;
+  // The body of this text alone.
+  [[nodiscard]] Body& own_body();
+
+  std::shared_ptr<Body> body_;  // null: empty
 };
 
 class Value;
@@ -93,27 +87,22 @@ class Budget {
   std::uint64_t spent_ = 0;
 };
 
-// Cheap to copy: texts, lists and dicts are shared.
-class Value {
+// Cheap to copy: texts, lists and dicts are shared. It converts from each of its kinds, as a variant does.
+using AnyValue = std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
+                              std::shared_ptr<Dict>, Function>;
+class Value : public AnyValue {
  public:
-  using Any = std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const Text>,
-                           std::shared_ptr<const List>, std::shared_ptr<Dict>, Function>;
-  Value() = default;
-  template <class T>
-    requires(!std::is_same_v<std::remove_cvref_t<T>, Value> && !std::is_same_v<std::remove_cvref_t<T>, Text>)
-  Value(T&& value) : any_(std::forward<T>(value)) {}  // a value is one of its kinds: implicit on purpose
-
-  Value(Text text) : any_(std::make_shared<const Text>(std::move(text))) {}
+  using AnyValue::AnyValue;
 
   template <class T>
   [[nodiscard]] const T* get() const {
-    return std::get_if<T>(&any_);
+    return std::get_if<T>(static_cast<const AnyValue*>(this));
   }
   template <class T>
   [[nodiscard]] bool is() const {
-    return std::holds_alternative<T>(any_);
+    return get<T>() != nullptr;
   }
-  [[nodiscard]] const Text* text() const;
+  [[nodiscard]] const Text* text() const { return get<Text>(); }
   [[nodiscard]] const List* list() const;
   [[nodiscard]] Dict* dict() const;
   // Integers, and booleans as in Python.
@@ -121,9 +110,6 @@ class Value {
   [[nodiscard]] std::int64_t integer() const;
   [[nodiscard]] bool is_number() const { return has_integer() || is<double>(); }
   [[nodiscard]] double number() const;
-
- private:
-  Any any_;
 };
 
 // What Python says of them. Each may throw Failure.
