@@ -26,9 +26,9 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using weights::TensorSpec;
 
-constexpr std::size_t kPartBytes = std::size_t{16} << 20;  // made together, then written
-constexpr std::size_t kGrainElems = std::size_t{1} << 16;  // made by one thread at a time
-constexpr std::uint64_t kRoomForTexts = std::uint64_t{16} << 20;
+constexpr std::size_t kPartBytes = std::size_t{16} << 20;        // made together, then written
+constexpr std::size_t kGrainElems = std::size_t{1} << 16;        // made by one thread at a time
+constexpr std::uint64_t kRoomToSpare = std::uint64_t{64} << 10;  // headers, and what the file system adds
 
 weights::DType file_dtype(quant::ElementType dtype) {
   switch (dtype) {
@@ -232,16 +232,21 @@ void write_synthetic_model(const std::string& directory, const SyntheticModel& m
       cut_into_shards(plan, file_dtype(model.dtype), std::max<std::uint64_t>(1, options.max_shard_bytes));
   const std::uint64_t total = total_bytes(shards);
 
+  std::vector<std::pair<std::string, std::string>> texts;
+  if (shards.size() > 1) texts.emplace_back("model.safetensors.index.json", index_json(shards));
+  texts.emplace_back("tokenizer.json",
+                     synthetic_tokenizer_json(config.vocab_size, model.architecture != "qwen3"));
+  texts.emplace_back("generation_config.json", generation_config_json(config));
+  // Last: a directory with a config.json is a model.
+  texts.emplace_back("config.json", config_text);
+
+  std::uint64_t room = checked_add(total, kRoomToSpare);
+  for (const auto& [name, text] : texts) room = checked_add(room, text.size());
   Staging staging(directory);
-  staging.require_room(checked_add(total, kRoomForTexts));
+  staging.require_room(room);
   ShardWriter writer(model, options, total);
   for (const Shard& shard : shards) writer.write(shard, staging.file(shard.file));
-  if (shards.size() > 1) write_text(staging.file("model.safetensors.index.json"), index_json(shards));
-  write_text(staging.file("tokenizer.json"),
-             synthetic_tokenizer_json(config.vocab_size, model.architecture != "qwen3"));
-  write_text(staging.file("generation_config.json"), generation_config_json(config));
-  // Last: a directory with a config.json is a model.
-  write_text(staging.file("config.json"), config_text);
+  for (const auto& [name, text] : texts) write_text(staging.file(name), text);
   staging.publish();
 }
 
