@@ -18,12 +18,15 @@ struct Body {
   static constexpr std::size_t kWidth = Isa::kWidth;  // lanes of a vector
   static constexpr std::size_t kParts = kLanes / kWidth;
   static constexpr std::size_t kChunkValues = kSteps * kLanes;  // of a row of activations
-  static constexpr std::size_t kLeastReuse = Isa::kMostRows > 3 ? 4 : Isa::kMostRows;
+  // Fewer rows load weights as fast one row of them after another.
+  static constexpr std::size_t kLeastTogether = Isa::kMostRows > 3 ? 4 : Isa::kMostRows;
+  // More rows have so much to do that memory can wait.
+  static constexpr std::size_t kMostStream = 4;
   static constexpr std::size_t kAheadBytes = 16384;
 
   // One row of weights after another.
   template <std::size_t R>
-  static void stream(const Tile& t) {
+  static void one_by_one(const Tile& t) {
     for (std::size_t c = 0; c < kPanelOuts; ++c) {
       Vec sums[R][kParts];
 #pragma GCC unroll 8
@@ -58,8 +61,9 @@ struct Body {
   }
 
   // All outputs of the panel at once, a vector's width of the lanes after another.
-  template <std::size_t R>
-  static void reuse(const Tile& t) {
+  template <std::size_t R, bool kFromMemory>
+  static void together(const Tile& t) {
+    const std::byte* ahead = t.weights[0] + kAheadBytes;
     Vec all[R][kPanelOuts][kParts];
 #pragma GCC unroll 2
     for (std::size_t part = 0; part < kParts; ++part) {
@@ -89,6 +93,11 @@ struct Body {
                            };
       const std::size_t skip = part * kWidth * 4;
       for (std::size_t at = skip; at < t.chunks * kChunkBytes; at += kChunkBytes) {
+        if constexpr (kFromMemory) {
+#pragma GCC unroll 4
+          for (std::size_t c = 0; c < kPanelOuts; ++c) __builtin_prefetch(ahead + c * kChunkBytes, 0, 2);
+          ahead += kPanelOuts * kChunkBytes;
+        }
         add(t.weights[0] + at, t.weights[1] + at, t.weights[2] + at, t.weights[3] + at);
       }
       if (t.tail != nullptr) {
@@ -107,17 +116,21 @@ struct Body {
   template <std::size_t R>
   static constexpr void add_bodies(Kernels& kernels) {
     if constexpr (R <= Isa::kMostRows) {
-      kernels.stream[R - 1] = stream<R>;
-      if constexpr (R < kLeastReuse) {
-        kernels.reuse[R - 1] = stream<R>;
+      if constexpr (R <= kMostStream) {
+        kernels.from_memory[R - 1] = one_by_one<R>;
       } else {
-        kernels.reuse[R - 1] = reuse<R>;
+        kernels.from_memory[R - 1] = together<R, true>;
+      }
+      if constexpr (R < kLeastTogether) {
+        kernels.from_cache[R - 1] = one_by_one<R>;
+      } else {
+        kernels.from_cache[R - 1] = together<R, false>;
       }
       add_bodies<R + 1>(kernels);
     }
   }
   static constexpr Kernels kernels() {
-    Kernels kernels{.most_rows = Isa::kMostRows, .steps = kSteps, .stream = {}, .reuse = {}};
+    Kernels kernels{.most_rows = Isa::kMostRows, .steps = kSteps, .from_memory = {}, .from_cache = {}};
     add_bodies<1>(kernels);
     return kernels;
   }

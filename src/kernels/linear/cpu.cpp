@@ -125,7 +125,7 @@ class Launch {
     std::size_t length = ceil_div(panels_, threads);
     // Where memory sets the pace stretches are long: where short ones alternate, every thread's prefetcher
     // runs on into what another one reads. Elsewhere they are short, so that the threads end together.
-    if (rows_ > kStreamRows) length = ceil_div(length, std::size_t{8});
+    if (rows_ > kStreamRows) length = ceil_div(length, std::size_t{16});
     length = std::min(length, kStretchBytes / (kPanelOuts * weight_row_bytes_));
     length = round_up(std::max<std::size_t>(length, 1), std::size_t{4});  // a cache line of FP32 results
     const std::size_t stretches = ceil_div(panels_, length);
@@ -151,7 +151,7 @@ class Launch {
         const std::size_t row = row_begin + rows * i / tiles;
         const std::size_t height = row_begin + rows * (i + 1) / tiles - row;
         tile.x = x_ + row * x_stride_;
-        (i == 0 ? kernels_.stream : kernels_.reuse)[height - 1](tile);
+        (i == 0 ? kernels_.from_memory : kernels_.from_cache)[height - 1](tile);
         store_results(panel * kPanelOuts, row, height, sums);
       }
     }

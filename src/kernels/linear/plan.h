@@ -34,10 +34,9 @@ struct Kernels {
   std::size_t most_rows;  // of a tile
   // Activations of a word: two where FP32 numbers meet 16-bit weights, else one 32-bit value.
   std::size_t steps;
-  // [rows - 1]. `stream` reads one row of weights after another, as memory gives them fastest; `reuse` reads
-  // all of the panel at once from a near cache. The same bits.
-  TileBody stream[kMostRows];
-  TileBody reuse[kMostRows];
+  // [rows - 1], for a panel that lies in memory or in a near cache. The same bits.
+  TileBody from_memory[kMostRows];
+  TileBody from_cache[kMostRows];
 };
 
 // FP32 activations, by weight type.
