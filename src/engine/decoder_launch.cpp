@@ -104,11 +104,13 @@ void Decoder::launch_layer(std::size_t layer, std::uint32_t max_rows) {
 
 void Decoder::launch_mlp(const LayerWeights& weights, std::uint32_t max_rows) {
   const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
-  const DevicePtr normalised = arena_.ptr(&ArenaSizes::norm_output);
-  const DevicePtr gate = arena_.ptr(&ArenaSizes::expert_gate_out);
-  const DevicePtr up = arena_.ptr(&ArenaSizes::expert_up_out);
-  launch_linear(rows, normalised, weights.gate, gate, options_.compute, max_rows);
-  launch_linear(rows, normalised, weights.up, up, options_.compute, max_rows);
+  const DevicePtr gate = arena_.ptr(&ArenaSizes::expert_gate_up_out);
+  const DevicePtr up =
+      gate.offset(std::uint64_t{config_->intermediate_size} * quant::element_bytes(options_.compute));
+  const std::uint32_t stride =
+      weights.gate_up.out_features;  // a row has both, and then their product over gate
+  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.gate_up, gate, options_.compute,
+                max_rows);
   const auto& gated_mul =
       config_->activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_tanh_mul;
   gated_mul(stream_.ref(), {.rows = rows,
@@ -117,12 +119,12 @@ void Decoder::launch_mlp(const LayerWeights& weights, std::uint32_t max_rows) {
                             .out = gate.address(),
                             .max_rows = max_rows,
                             .width = config_->intermediate_size,
-                            .in_stride = config_->intermediate_size,
-                            .out_stride = config_->intermediate_size,
+                            .in_stride = stride,
+                            .out_stride = stride,
                             .type = options_.compute,
                             .reserved = 0});
-  launch_linear(rows, gate, weights.down, arena_.ptr(&ArenaSizes::branch_output), ElementType::kF32,
-                max_rows);
+  launch_linear(rows, gate, weights.down, arena_.ptr(&ArenaSizes::branch_output), ElementType::kF32, max_rows,
+                stride);
 }
 
 // Each head on its own, in place.
@@ -260,7 +262,7 @@ void Decoder::launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, De
 }
 
 void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
-                            ElementType out_type, std::uint32_t max_rows) {
+                            ElementType out_type, std::uint32_t max_rows, std::uint32_t in_stride) {
   kernels_->linear(stream_.ref(), {.rows = rows,
                                    .in = in.address(),
                                    .weight = weights.weight.address(),
@@ -269,7 +271,7 @@ void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeight
                                    .max_rows = max_rows,
                                    .in_features = weights.in_features,
                                    .out_features = weights.out_features,
-                                   .in_stride = weights.in_features,
+                                   .in_stride = in_stride == 0 ? weights.in_features : in_stride,
                                    .out_stride = weights.out_features,
                                    .in_type = options_.compute,
                                    .weight_type = weights_->matrix_type(),

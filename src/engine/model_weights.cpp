@@ -78,8 +78,7 @@ void ModelWeights::take_addresses(const WeightPlan& plan) {
                        .k_norm = at(p.k_norm),
                        .qkv = linear(p.qkv),
                        .o = linear(p.o),
-                       .gate = linear(p.gate),
-                       .up = linear(p.up),
+                       .gate_up = linear(p.gate_up),
                        .down = linear(p.down)});
   }
 }

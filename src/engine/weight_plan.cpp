@@ -101,10 +101,9 @@ PlannedLayer plan_layer(Planner& planner, const ModelConfig& config, std::uint32
   }
   layer.o = planner.linear(prefix + "self_attn.", q_width, config.o_bias, {{"o_proj", config.hidden_size}});
   plan_ffn_norms(planner, config, prefix, layer);
-  layer.gate = planner.linear(prefix + "mlp.", config.hidden_size, config.mlp_bias,
-                              {{"gate_proj", config.intermediate_size}});
-  layer.up = planner.linear(prefix + "mlp.", config.hidden_size, config.mlp_bias,
-                            {{"up_proj", config.intermediate_size}});
+  layer.gate_up =
+      planner.linear(prefix + "mlp.", config.hidden_size, config.mlp_bias,
+                     {{"gate_proj", config.intermediate_size}, {"up_proj", config.intermediate_size}});
   layer.down = planner.linear(prefix + "mlp.", config.intermediate_size, config.mlp_bias,
                               {{"down_proj", config.hidden_size}});
   return layer;

@@ -39,7 +39,7 @@ struct PlannedLayer {
   std::uint64_t ffn_post_norm = kAbsent;
   std::uint64_t q_norm = kAbsent;
   std::uint64_t k_norm = kAbsent;
-  PlannedLinear qkv, o, gate, up, down;
+  PlannedLinear qkv, o, gate_up, down;
 };
 
 struct WeightPlan {

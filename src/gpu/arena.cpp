@@ -34,8 +34,7 @@ constexpr std::array kFields{
     ArenaFieldName{"moe_router_in", &ArenaSizes::moe_router_in},
     ArenaFieldName{"moe_latent", &ArenaSizes::moe_latent},
     ArenaFieldName{"moe_output", &ArenaSizes::moe_output},
-    ArenaFieldName{"expert_gate_out", &ArenaSizes::expert_gate_out},
-    ArenaFieldName{"expert_up_out", &ArenaSizes::expert_up_out},
+    ArenaFieldName{"expert_gate_up_out", &ArenaSizes::expert_gate_up_out},
     ArenaFieldName{"expert_down_out", &ArenaSizes::expert_down_out},
     ArenaFieldName{"shared_gate_out", &ArenaSizes::shared_gate_out},
     ArenaFieldName{"shared_up_out", &ArenaSizes::shared_up_out},
@@ -109,8 +108,7 @@ void size_attention(ArenaSizes& sizes, const ArenaModel& model, const EngineLimi
 void size_feed_forward(ArenaSizes& sizes, const ArenaModel& model, const Rows& rows) {
   const std::uint64_t experts_width = checked_mul(model.experts_per_token, model.expert_intermediate);
   const std::uint64_t widest = std::max<std::uint64_t>(experts_width, model.intermediate);
-  sizes.expert_gate_out = checked_mul(rows.product, widest, rows.act);
-  sizes.expert_up_out = sizes.expert_gate_out;
+  sizes.expert_gate_up_out = checked_mul(2, rows.product, widest, rows.act);
   sizes.shared_gate_out = checked_mul(rows.product, model.shared_intermediate, rows.act);
   sizes.shared_up_out = sizes.shared_gate_out;
   if (model.num_experts == 0) return;

@@ -39,17 +39,16 @@ TEST(ArenaSizes, OfADenseModel) {
   const ArenaSizes sizes = arena_sizes(model, limits, 100'000);
 
   expect_sizes(sizes, {
-                          .residual = 33'554'432,            // 2048 x 4096 x 4
-                          .hidden_states = 16'777'216,       // 2048 x 4096 x 2
-                          .norm_output = 16'777'216,         // 2048 x 4096 x 2
-                          .qkv_output = 25'165'824,          // 2048 x (32 + 2 x 8) x 128 x 2
-                          .attn_output = 16'777'216,         // 2048 x 32 x 128 x 2
-                          .branch_output = 33'554'432,       // 2048 x 4096 x 4
-                          .attention_workspace = 4'259'840,  // 16 x 32 x 16 splits x 130 x 4
-                          .rope_table = 1'048'576,           // 2048 x 128 x 4
-                          .expert_gate_out = 58'720'256,     // 2048 x 14336 x 2
-                          .expert_up_out = 58'720'256,
-                          .logits = 82'083'840,  // 160 rows x 128256 x 4
+                          .residual = 33'554'432,             // 2048 x 4096 x 4
+                          .hidden_states = 16'777'216,        // 2048 x 4096 x 2
+                          .norm_output = 16'777'216,          // 2048 x 4096 x 2
+                          .qkv_output = 25'165'824,           // 2048 x (32 + 2 x 8) x 128 x 2
+                          .attn_output = 16'777'216,          // 2048 x 32 x 128 x 2
+                          .branch_output = 33'554'432,        // 2048 x 4096 x 4
+                          .attention_workspace = 4'259'840,   // 16 x 32 x 16 splits x 130 x 4
+                          .rope_table = 1'048'576,            // 2048 x 128 x 4
+                          .expert_gate_up_out = 117'440'512,  // 2 x 2048 x 14336 x 2
+                          .logits = 82'083'840,               // 160 rows x 128256 x 4
                           .sampled_tokens = 640,
                           .step = 100'000,
                           .block_tables = 32'768,  // 16 x 512 blocks x 4
@@ -84,10 +83,9 @@ TEST(ArenaSizes, OfAMixtureOfExperts) {
                           .gate_logits = 516'096,            // 1008 x 128 x 4
                           .moe_router_in = 8'257'536,        // 1008 x 2048 x 4
                           .moe_output = 8'257'536,           // 1008 x 2048 x 4
-                          .expert_gate_out = 12'386'304,     // 1008 x 8 x 768 x 2
-                          .expert_up_out = 12'386'304,
-                          .expert_down_out = 33'030'144,  // 1008 x 8 x 2048 x 2
-                          .logits = 97'239'040,           // 160 rows x 151936 x 4
+                          .expert_gate_up_out = 24'772'608,  // 2 x 1008 x 8 x 768 x 2
+                          .expert_down_out = 33'030'144,     // 1008 x 8 x 2048 x 2
+                          .logits = 97'239'040,              // 160 rows x 151936 x 4
                           .sampled_tokens = 640,
                           .block_tables = 4'096,  // 8 x 128 blocks x 4
                       });
@@ -127,10 +125,9 @@ TEST(ArenaSizes, OfAHybrid) {
                           .gate_logits = 131'072,             // 64 x 512 x 4
                           .moe_router_in = 524'288,           // 64 x 2048 x 4
                           .moe_output = 524'288,              // 64 x 2048 x 4
-                          .expert_gate_out = 655'360,         // 64 x 10 x 512 x 2
-                          .expert_up_out = 655'360,
-                          .expert_down_out = 2'621'440,  // 64 x 10 x 2048 x 2
-                          .shared_gate_out = 65'536,     // 64 x 512 x 2
+                          .expert_gate_up_out = 1'310'720,    // 2 x 64 x 10 x 512 x 2
+                          .expert_down_out = 2'621'440,       // 64 x 10 x 2048 x 2
+                          .shared_gate_out = 65'536,          // 64 x 512 x 2
                           .shared_up_out = 65'536,
                           .ssm_in_proj = 1'572'864,        // 64 x 12288 x 2
                           .ssm_ba = 8'192,                 // 64 x 64 x 2
@@ -179,10 +176,9 @@ TEST(ArenaSizes, OfLatentAttention) {
                           .gate_logits = 131'072,             // 512 x 64 x 4
                           .moe_router_in = 4'194'304,         // 512 x 2048 x 4
                           .moe_output = 4'194'304,            // 512 x 2048 x 4
-                          .expert_gate_out = 22'413'312,      // 512 x 10944 (more than 6 x 1408) x 4
-                          .expert_up_out = 22'413'312,
-                          .expert_down_out = 25'165'824,  // 512 x 6 x 2048 x 4
-                          .shared_gate_out = 5'767'168,   // 512 x 2816 x 4
+                          .expert_gate_up_out = 44'826'624,   // 2 x 512 x 10944 (more than 6 x 1408) x 4
+                          .expert_down_out = 25'165'824,      // 512 x 6 x 2048 x 4
+                          .shared_gate_out = 5'767'168,       // 512 x 2816 x 4
                           .shared_up_out = 5'767'168,
                           .logits = 65'536'000,  // 160 rows x 102400 x 4
                           .sampled_tokens = 640,

@@ -101,8 +101,9 @@ class Decoder {
   void launch_head_norm(DevicePtr heads, std::uint32_t num_heads, DevicePtr weight, std::uint32_t max_rows);
   void launch_branch_add(DevicePtr post_norm, std::uint32_t max_rows);
   void launch_head(std::uint32_t max_logit_rows);
+  // `in_stride` 0: the rows of `in` follow each other.
   void launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
-                     quant::ElementType out_type, std::uint32_t max_rows);
+                     quant::ElementType out_type, std::uint32_t max_rows, std::uint32_t in_stride = 0);
   void launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, DevicePtr out,
                    quant::ElementType out_type, std::uint32_t max_rows);
   [[nodiscard]] DevicePtr local_rope_table() const;

@@ -35,8 +35,7 @@ struct LayerWeights {
   DevicePtr k_norm;          // float[head_dim] of every key head, or null
   LinearWeights qkv;         // query, key and value heads, one below the other
   LinearWeights o;
-  LinearWeights gate;
-  LinearWeights up;
+  LinearWeights gate_up;  // gate, and up below it
   LinearWeights down;
 };
 

@@ -73,8 +73,7 @@ struct ArenaSizes {
   std::uint64_t moe_router_in = 0;        // float[Mp][hidden]
   std::uint64_t moe_latent = 0;           // act[Mp][expert_latent]
   std::uint64_t moe_output = 0;           // float[Mp][hidden], the weighted sum of the experts
-  std::uint64_t expert_gate_out = 0;      // act[Mp][widest: experts per token together, or dense]
-  std::uint64_t expert_up_out = 0;        // as expert_gate_out
+  std::uint64_t expert_gate_up_out = 0;   // act[Mp][2 x widest: experts per token together, or dense]
   std::uint64_t expert_down_out = 0;      // act[Mp][expert of the token][hidden or expert_latent]
   std::uint64_t shared_gate_out = 0;      // act[Mp][shared_intermediate]
   std::uint64_t shared_up_out = 0;        // as shared_gate_out
