@@ -146,10 +146,14 @@ TEST_F(Synthetic, MatricesAreNormalAndNormsAreAroundOne) {
 }
 
 TEST_F(Synthetic, LogitsAreFiniteAndTellTokensApart) {
-  for (const auto dtype : {quant::ElementType::kF32, quant::ElementType::kBf16, quant::ElementType::kF16}) {
+  const std::pair<const char*, quant::ElementType> kinds[] = {{"llama", quant::ElementType::kF32},
+                                                              {"qwen3", quant::ElementType::kBf16},
+                                                              {"mistral", quant::ElementType::kF16}};
+  for (const auto& [architecture, dtype] : kinds) {
     SyntheticModel model = tiny(9);
+    model.architecture = architecture;
     model.dtype = dtype;
-    const std::string name(quant::to_string(dtype));
+    const std::string name = architecture;
     write(name, model);
     engine::EngineOptions options;
     options.max_seq_len = 64;
@@ -249,6 +253,9 @@ TEST_F(Synthetic, LargeShapesHaveTheParametersOfTheirModels) {
   };
   EXPECT_EQ(parameters("llama", "1b"), 1'235'814'400U);
   EXPECT_EQ(parameters("llama", "8b"), 8'030'261'248U);
+  EXPECT_EQ(parameters("qwen3", "1b"), 1'720'574'976U);
+  EXPECT_EQ(parameters("qwen3", "8b"), 8'190'735'360U);
+  EXPECT_EQ(parameters("mistral", "8b"), 7'241'732'096U);
 }
 
 }  // namespace
