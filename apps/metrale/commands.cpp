@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include <charconv>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -34,8 +35,10 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
   command.add_option(
       "--cpus", flags.cpus,
       "CPUs that the worker threads run on, one on each in turn, such as 0-3,8 (default: any)");
-  command.add_option("--numa", flags.numa,
-                     "Memory nodes that large CPU allocations lie on: none, interleave or bind");
+  command
+      .add_option("--numa", flags.numa,
+                  "Memory nodes that large CPU allocations lie on: none, interleave or bind")
+      ->check(CLI::IsMember({"none", "interleave", "bind"}));
   command.add_option("--memory", flags.memory,
                      "Most device memory to use, such as 4G (default: what is free)");
 }
@@ -67,7 +70,9 @@ std::uint64_t parse_bytes(const std::string& text, const char* flag) {
   if (unit.empty()) return value;
   const std::size_t power = kUnits.find(unit.front());
   if (unit.size() != 1 || power == std::string_view::npos) throw refuse();
-  return checked_mul(value, std::uint64_t{1} << (10 * (power + 1)));
+  const std::uint64_t unit_bytes = std::uint64_t{1} << (10 * (power + 1));
+  if (value > std::numeric_limits<std::uint64_t>::max() / unit_bytes) throw refuse();
+  return value * unit_bytes;
 }
 
 }  // namespace metrale::app

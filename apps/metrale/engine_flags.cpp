@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_flags.h"
 
+#include <charconv>
+
+#include <fmt/format.h>
+
 namespace metrale::app {
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtype_help) {
@@ -20,6 +24,16 @@ void add_fast_flag(CLI::App& command, EngineFlags& flags) {
   command.add_flag(
       "--fast", flags.fast,
       "Compute prompts in the fastest order: logits may then depend on batch and chunks in their last bits");
+}
+
+void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help) {
+  const auto check = [](const std::string& text) {
+    std::uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool ok = error == std::errc{} && end == text.data() + text.size();
+    return ok ? std::string{} : fmt::format("{} is no whole number from 0 to 2^64 - 1", text);
+  };
+  command.add_option("--seed", seed, help)->check(CLI::Validator(check, "UINT64"))->capture_default_str();
 }
 
 std::optional<quant::ElementType> compute_type(const EngineFlags& flags) {

@@ -24,6 +24,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags,
 // Of the commands that compute.
 void add_fast_flag(CLI::App& command, EngineFlags& flags);
 
+// A whole number below 2^64: CLI11 alone would take larger ones for the largest.
+void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help);
+
 // none for "auto".
 [[nodiscard]] std::optional<quant::ElementType> compute_type(const EngineFlags& flags);
 // Sets the options that the flags name. Throws InvalidArgument.

@@ -40,16 +40,20 @@ std::optional<engine::Tokenizer> load_tokenizer(const std::string& model,
   return engine::Tokenizer::load(path);
 }
 
-// A text of which the tokenizer leaves nothing.
-std::string no_tokens_message(std::size_t number, const std::string& text) {
+// A text of which the tokenizer, or a chat template before it, leaves nothing.
+std::string no_tokens_message(std::size_t number, const std::string& text, bool is_chat) {
+  if (is_chat) {
+    return fmt::format(
+        "prompt {} has no tokens: the chat template makes nothing of it; --chat-template takes another",
+        number);
+  }
   constexpr std::size_t kShownBytes = 8;
   std::string bytes;
   for (const char c : text.substr(0, kShownBytes))
     bytes += fmt::format(" {:02x}", static_cast<unsigned char>(c));
   return fmt::format(
       "prompt {} has no tokens: the tokenizer drops all of its {} bytes (hex{}{}), for which its vocabulary "
-      "has neither "
-      "tokens nor an unk_token",
+      "has neither tokens nor an unk_token",
       number, text.size(), bytes, text.size() > kShownBytes ? " …" : "");
 }
 
@@ -71,7 +75,8 @@ std::vector<TokenList> encode(const std::vector<Prompt>& prompts, const engine::
     messages.push_back({"user", prompt.text});
     ids.push_back(chat ? chat->encode(*tokenizer, messages, /*add_generation_prompt=*/true)
                        : tokenizer->encode(prompt.text));
-    if (ids.back().empty()) throw InvalidArgument(no_tokens_message(ids.size(), prompt.text));
+    if (ids.back().empty())
+      throw InvalidArgument(no_tokens_message(ids.size(), prompt.text, chat.has_value()));
   }
   return ids;
 }

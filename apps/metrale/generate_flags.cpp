@@ -36,7 +36,7 @@ void add_input_flags(CLI::App& command, GenerateFlags& flags) {
       ->capture_default_str();
   command.add_flag("--ignore-eos", flags.ignore_eos, "Do not stop at the model's end-of-text tokens");
   command.add_option("--stop-id", flags.stop_ids, "Token id that ends the text (repeatable)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 2147483647));
 }
 
 void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
@@ -47,7 +47,7 @@ void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
   command
       .add_option("--top-k", flags.top_k,
                   "Keep the k most likely tokens (0: all; default: the model's, else 0)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 2147483647));
   command.add_option("--top-p", flags.top_p,
                      "Keep the smallest set with this probability (default: the model's, else 1)");
   command.add_option("--min-p", flags.min_p,
@@ -65,7 +65,7 @@ void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
       .add_option("--frequency-penalty", s.frequency_penalty, "Subtract for each time a token was generated")
       ->capture_default_str();
   command.add_option("--penalty-window", s.penalty_window, "Penalties see the last n tokens (0: all)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 2147483647))
       ->capture_default_str();
   command
       .add_option("--dry-multiplier", s.dry_multiplier,
@@ -79,9 +79,7 @@ void add_sampling_flags(CLI::App& command, GenerateFlags& flags) {
                      "ID:VALUE added to a token's logit; -inf bans (repeatable)");
   command.add_flag("--adaptive-sampling", flags.adaptive_sampling,
                    "Take a token that is nearly certain without sampling");
-  command.add_option("--seed", s.seed, "Seed of the random choices")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_seed_flag(command, s.seed, "Seed of the random choices");
 }
 
 void add_limit_flags(CLI::App& command, GenerateFlags& flags) {

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // metrale: the command-line program. Commands live in a file each; this one parses, dispatches and maps
 // errors.
+#include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <iostream>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
+#include <metrale/base/error.h>
 
 #include "commands.h"
 #include "exit_codes.h"
@@ -14,6 +20,12 @@
 
 namespace metrale::app {
 namespace {
+
+bool has_command(const CLI::App& app, const std::string& name) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  return std::any_of(commands.begin(), commands.end(),
+                     [&](const CLI::App* each) { return each->get_name() == name; });
+}
 
 int run(int argc, char** argv) {
   const runtime::Environment environment = runtime::read_environment();
@@ -42,10 +54,15 @@ int run(int argc, char** argv) {
   actions.emplace_back(completion, add_completion(*completion, app));
   CLI::App* man = app.add_subcommand("man", "Print the manual page");
   actions.emplace_back(man, add_man(*man, app));
+  if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
+    throw InvalidArgument(fmt::format("there is no command '{}'; metrale --help lists them", argv[1]));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    const bool wanted = app.exit(error) == 0;  // help or version, on standard output
+    if (!std::cout.flush()) throw IoError("cannot write", "standard output", errno);
+    return wanted ? kOk : kUsage;
   }
   for (const auto& [command, action] : actions) {
     if (command->parsed()) return action();

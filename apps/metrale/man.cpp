@@ -20,6 +20,12 @@ Hides the instructions above it: avx2, avx512 or avx512bf16.
 .B METRALE_THREADS
 Worker threads of the CPU backend.
 .TP
+.B METRALE_CPUS
+The CPUs that they run on, as in 0-3,8.
+.TP
+.B METRALE_NUMA
+Where large CPU allocations lie: none, interleave or bind.
+.TP
 .B METRALE_LOG
 What the library logs on standard error: trace, debug, info, warn, error or off.
 .SH EXIT STATUS

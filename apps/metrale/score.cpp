@@ -74,11 +74,11 @@ Job text_job(const ScoreFlags& flags, const engine::ModelConfig& config, const e
   const std::string name = flags.file == "-" ? "standard input" : fmt::format("'{}'", flags.file);
   if (text.empty()) throw InvalidArgument(fmt::format("--file: {} is empty", name));
   Job job;
-  job.window = flags.window.value_or(std::min(kDefaultWindow, config.max_position_embeddings));
+  job.window = flags.window.value_or(std::min(kDefaultWindow, config.max_positions()));
   job.stride = flags.stride.value_or(job.window);
   if (job.window > config.max_positions()) {
-    throw InvalidArgument(fmt::format("--window {} is beyond the model's max_position_embeddings ({})",
-                                      job.window, config.max_positions()));
+    throw InvalidArgument(fmt::format("--window {} is beyond the {} positions of the model", job.window,
+                                      config.max_positions()));
   }
   job.tokens = tokenizer.encode(text, {.add_special_tokens = !flags.no_special_tokens});
   try {

@@ -9,6 +9,7 @@
 #include <metrale/engine/synthetic_model.h>
 
 #include "commands.h"
+#include "engine_flags.h"
 #include "exit_codes.h"
 #include "interrupt.h"
 #include "progress.h"
@@ -53,9 +54,7 @@ Action add_synth(CLI::App& command, const runtime::Environment& environment) {
   command.add_option("--like", flags->model.like, "Shapes: tiny, or those of a well-known model of 1b or 8b")
       ->check(CLI::IsMember({"tiny", "1b", "8b"}))
       ->capture_default_str();
-  command.add_option("--seed", flags->model.seed, "Seed of the weights")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_seed_flag(command, flags->model.seed, "Seed of the weights");
   command.add_option("--dtype", flags->dtype, "Element type of the tensors: bf16, f32 or f16")
       ->check(CLI::IsMember({"bf16", "f32", "f16"}))
       ->capture_default_str();

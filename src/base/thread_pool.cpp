@@ -43,8 +43,11 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options) {
       if (!options.cpus.empty()) pin(workers_.back(), options.cpus[i % options.cpus.size()]);
     }
   } catch (const std::system_error& error) {
+    const std::size_t made = workers_.size();
     stop_and_join();
-    throw OutOfMemory("thread", count, workers_.size(), error.what());
+    throw DeviceError(
+        "pthread_create", error.code().value(),
+        fmt::format("thread {} of {}: {}; ask for fewer threads", made + 1, count, error.code().message()));
   } catch (const InvalidArgument&) {
     stop_and_join();
     throw;

@@ -24,7 +24,10 @@ bool read_layer_types(const JsonFields& fields, std::uint32_t window, ModelConfi
   for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
     const nlohmann::json& type = (*types)[layer];
     if (type == "sliding_attention") {
-      if (window == 0) fields.fail("sliding_window", "a number, since layer_types has sliding layers");
+      if (window == 0) {
+        fields.fail("layer_types",
+                    "no sliding layers, since sliding_window or use_sliding_window says there is no window");
+      }
       config.layer_windows[layer] = window;
     } else if (type != "full_attention") {
       fields.fail("layer_types", expected);
@@ -43,7 +46,7 @@ void read_mistral(const JsonFields& fields, ModelConfig& config) {
   // Absent is not null here: the first means the default, the second no window.
   const std::uint32_t window =
       fields.is_null("sliding_window") ? 0 : fields.count("sliding_window").value_or(4096);
-  if (!read_layer_types(fields, window, config)) config.layer_windows.assign(config.num_layers, window);
+  config.layer_windows.assign(config.num_layers, window);
 }
 
 void read_qwen_windows(const JsonFields& fields, ModelConfig& config) {
@@ -81,8 +84,9 @@ void read_gemma3(const JsonFields& fields, ModelConfig& config) {
   config.norm_offset = 1;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   config.attention_scale = 1 / std::sqrt(fields.positive("query_pre_attn_scalar", 256));
-  config.local_rope = RopeConfig{.theta = fields.positive("rope_local_base_freq", 10'000), .scaling = {}};
-  if (config.local_rope->theta < 1) fields.fail("rope_local_base_freq", "a number of at least 1");
+  const double local_theta = fields.positive("rope_local_base_freq", 10'000);
+  if (local_theta < 1) fields.fail("rope_local_base_freq", "a number of at least 1");
+  if (!config.local_rope) config.local_rope = RopeConfig{.theta = local_theta, .scaling = {}};
   const std::uint32_t window = fields.count("sliding_window").value_or(4096);
   if (read_layer_types(fields, window, config)) return;
   const std::uint32_t pattern = fields.count("sliding_window_pattern").value_or(6);
@@ -146,7 +150,12 @@ const Architecture& find_architecture(const JsonFields& fields, const std::strin
   if (name.empty() && model_type.empty()) fields.fail("architectures", "an array with one name");
   std::vector<std::string_view> names;
   for (const Architecture& architecture : kArchitectures) {
-    if (name.empty() ? model_type == architecture.model_type : name == architecture.name) return architecture;
+    const bool found = name.empty() ? model_type == architecture.model_type : name == architecture.name;
+    if (found && !model_type.empty() && model_type != architecture.model_type) {
+      fields.fail("model_type",
+                  fmt::format("\"{}\", which {} has", architecture.model_type, architecture.name));
+    }
+    if (found) return architecture;
     names.push_back(architecture.name);
   }
   throw Unsupported(fmt::format("'{}': this engine", path),

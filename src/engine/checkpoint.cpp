@@ -55,6 +55,11 @@ bool is_expected_extra(std::string_view name) {
        {"rotary_emb.inv_freq", "lm_head.weight", ".input_scale", ".k_scale", ".v_scale"}) {
     if (name.ends_with(end)) return true;
   }
+  // The other inputs of a model whose decoder is read.
+  for (const std::string_view part : {"vision_tower.", "multi_modal_projector."}) {
+    if (name.starts_with(part) || (name.starts_with("model.") && name.substr(6).starts_with(part)))
+      return true;
+  }
   return false;
 }
 

@@ -106,7 +106,7 @@ std::vector<std::int32_t> JsonFields::token_ids(std::string_view name) const {
 
 std::uint32_t JsonFields::required_count(std::string_view name) const {
   const auto value = count(name);
-  if (!value) fail(name, "a whole number, but it is absent");
+  if (!value) fail(name, "a whole number");
   return *value;
 }
 

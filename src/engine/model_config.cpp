@@ -92,7 +92,9 @@ bool are_compressed_fp8(const JsonFields& quantization) {
   for (const auto& group : *groups) {
     if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) return false;
     const nlohmann::json& weights = group["weights"];
-    if (weights.value("type", "") != "float" || weights.value("num_bits", 0) != 8) return false;
+    const auto type = weights.find("type");
+    const auto bits = weights.find("num_bits");
+    if (type == weights.end() || bits == weights.end() || *type != "float" || *bits != 8) return false;
   }
   return true;
 }
@@ -143,13 +145,13 @@ std::optional<float> read_number(const JsonFields& fields, std::string_view name
 }
 
 void read_generation_defaults(const JsonFields& fields, GenerationDefaults& defaults) {
+  defaults.repetition_penalty = read_number(fields, "repetition_penalty", 1e-3, 1e3);
   // Without do_sample transformers takes the most likely token and ignores the rest.
   if (!fields.boolean("do_sample").value_or(false)) return;
   defaults.temperature = read_number(fields, "temperature", 0, 100).value_or(1.0F);
   if (const auto top_k = fields.count("top_k", 0)) defaults.top_k = static_cast<std::int32_t>(*top_k);
   defaults.top_p = read_number(fields, "top_p", 0, 1);
   defaults.min_p = read_number(fields, "min_p", 0, 1);
-  defaults.repetition_penalty = read_number(fields, "repetition_penalty", 1e-3, 1e3);
 }
 
 }  // namespace
@@ -163,8 +165,9 @@ std::uint32_t ModelConfig::max_positions() const {
 std::uint32_t ModelConfig::resolve_max_seq_len(std::uint32_t asked) const {
   if (asked > max_positions()) {
     throw InvalidArgument(
-        fmt::format("max_seq_len {} is beyond the {} positions of the model (max_position_embeddings)", asked,
-                    max_positions()));
+        fmt::format("max_seq_len {} is beyond the {} positions of the model (max_position_embeddings); ask "
+                    "for at most that",
+                    asked, max_positions()));
   }
   return asked == 0 ? max_position_embeddings : asked;
 }
@@ -181,7 +184,9 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   read_sizes(fields, architecture, config);
   read_heads(fields, architecture, config);
   config.activation = read_activation(fields, architecture.activation);
-  config.rope = read_rope(fields, path, architecture.rope_theta, config.max_position_embeddings);
+  const LayerRopes ropes = read_rope(fields, path, architecture.rope_theta, config.max_position_embeddings);
+  config.rope = ropes.whole;
+  config.local_rope = ropes.local;
   config.tie_word_embeddings =
       fields.boolean("tie_word_embeddings").value_or(architecture.tie_word_embeddings);
   config.layer_windows.assign(config.num_layers, 0);

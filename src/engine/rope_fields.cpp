@@ -20,6 +20,12 @@ constexpr std::pair<std::string_view, RopeScalingKind> kKinds[] = {
 
 RopeScalingKind read_kind(const JsonFields& fields, const std::string& path) {
   const auto old_name = fields.text("type");
+  if (old_name && fields.text("rope_type").value_or(*old_name) != *old_name) {
+    fields.fail("type", "the same as rope_type, or nothing");
+  }
+  const bool is_silent = !old_name && !fields.text("rope_type");
+  if (is_silent && fields.find("factor") != nullptr)
+    fields.fail("rope_type", "the kind of scaling that factor is for");
   const std::string name = fields.text("rope_type").value_or(old_name.value_or("default"));
   for (const auto& [known, kind] : kKinds) {
     if (name == known) return kind;
@@ -29,8 +35,11 @@ RopeScalingKind read_kind(const JsonFields& fields, const std::string& path) {
 }
 
 void read_llama3(const JsonFields& fields, RopeScaling& scaling) {
-  scaling.low_freq_factor = fields.positive("low_freq_factor", 1);
-  scaling.high_freq_factor = fields.positive("high_freq_factor", 4);
+  for (const char* name : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    if (fields.find(name) == nullptr) fields.fail(name, "a number");
+  }
+  scaling.low_freq_factor = fields.positive("low_freq_factor", 0);
+  scaling.high_freq_factor = fields.positive("high_freq_factor", 0);
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
     fields.fail("high_freq_factor", "a number above low_freq_factor");
   }
@@ -71,26 +80,54 @@ RopeScaling read_scaling(const JsonFields& fields, const std::string& path, std:
   return scaling;
 }
 
-}  // namespace
-
-RopeConfig read_rope(const JsonFields& fields, const std::string& path, double default_theta,
-                     std::uint32_t max_position) {
+RopeConfig read_one(const JsonFields& fields, const std::string& path, std::optional<double> theta,
+                    double default_theta, std::uint32_t max_position) {
   RopeConfig rope;
-  rope.theta = fields.positive("rope_theta", default_theta);
-  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* object = fields.find(name);
-    if (object == nullptr) continue;
-    if (!object->is_object()) fields.fail(name, "an object");
-    const JsonFields inner = fields.object(name);
-    rope.scaling = read_scaling(inner, path, max_position);
-    rope.theta = inner.positive("rope_theta", rope.theta);
-  }
+  rope.scaling = read_scaling(fields, path, max_position);
+  rope.theta = fields.positive("rope_theta", theta.value_or(default_theta));
+  if (theta && rope.theta != *theta)
+    fields.fail("rope_theta", fmt::format("the {} beside it, or nothing", *theta));
   if (fields.number("partial_rotary_factor").value_or(1) != 1) fields.refuse("partial_rotary_factor");
   // Below 1 the pairs would turn ever faster, up to infinity; at 1 YaRN divides by its logarithm.
   if (rope.theta < 1 || (rope.theta == 1 && rope.scaling.kind == RopeScalingKind::kYarn)) {
     fields.fail("rope_theta", "a number of at least 1, above it for yarn");
   }
   return rope;
+}
+
+}  // namespace
+
+LayerRopes read_rope(const JsonFields& fields, const std::string& path, double default_theta,
+                     std::uint32_t max_position) {
+  constexpr const char* kNames[] = {"rope_scaling", "rope_parameters"};
+  const char* present = nullptr;
+  for (const char* name : kNames) {
+    const nlohmann::json* object = fields.find(name);
+    if (object == nullptr) continue;
+    if (!object->is_object()) fields.fail(name, "an object");
+    if (present != nullptr && *fields.find(present) != *object) {
+      fields.fail(name, fmt::format("what {} says too, or nothing", present));
+    }
+    present = name;
+  }
+  std::optional<double> theta;  // beside the object
+  if (fields.find("rope_theta") != nullptr) theta = fields.positive("rope_theta", 1);
+  if (theta && *theta < 1) fields.fail("rope_theta", "a number of at least 1");
+  if (fields.number("partial_rotary_factor").value_or(1) != 1) fields.refuse("partial_rotary_factor");
+  // Nothing said is what an empty object says.
+  const nlohmann::json nothing = nlohmann::json::object();
+  const JsonFields parameters = present != nullptr ? fields.object(present) : JsonFields(nothing, path);
+  if (parameters.find("full_attention") == nullptr) {
+    return {.whole = read_one(parameters, path, theta, default_theta, max_position), .local = {}};
+  }
+  LayerRopes ropes{.whole = read_one(parameters.object("full_attention"), path, {},
+                                     theta.value_or(default_theta), max_position),
+                   .local = {}};
+  if (parameters.find("sliding_attention") != nullptr) {
+    ropes.local = read_one(parameters.object("sliding_attention"), path, {}, theta.value_or(default_theta),
+                           max_position);
+  }
+  return ropes;
 }
 
 }  // namespace metrale::engine

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <metrale/engine/rope.h>
@@ -11,9 +12,15 @@
 
 namespace metrale::engine {
 
-// rope_theta with rope_scaling, or rope_parameters, which newer files have. `default_theta` and
-// `max_position` stand in for fields that are absent. Throws FormatError, Unsupported.
-[[nodiscard]] RopeConfig read_rope(const JsonFields& fields, const std::string& path, double default_theta,
+struct LayerRopes {
+  RopeConfig whole;                 // of layers that see everything, and of all where `local` is absent
+  std::optional<RopeConfig> local;  // of layers with a window
+};
+
+// rope_theta with rope_scaling or rope_parameters, which newer files have, and there perhaps for each type of
+// layer. `default_theta` and `max_position` stand in for fields that are absent. Throws FormatError,
+// Unsupported.
+[[nodiscard]] LayerRopes read_rope(const JsonFields& fields, const std::string& path, double default_theta,
                                    std::uint32_t max_position);
 
 }  // namespace metrale::engine

@@ -129,6 +129,15 @@ std::string synthetic_config_json(const SyntheticModel& model) {
   return config.dump(2) + "\n";
 }
 
+std::string synthetic_tokenizer_config_json() {
+  // Without the class transformers takes the architecture's own, which adds tokens of another vocabulary.
+  const ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                               {"bos_token", kBosText},
+                               {"eos_token", kEosText},
+                               {"clean_up_tokenization_spaces", false}};
+  return config.dump(2) + "\n";
+}
+
 std::string synthetic_tokenizer_json(std::uint32_t vocab_size, bool adds_bos) {
   if (vocab_size <= kEosId) {
     throw InvalidArgument(fmt::format("a synthetic tokenizer has at least {} tokens", kEosId + 1));

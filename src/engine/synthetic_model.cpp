@@ -63,7 +63,8 @@ class Staging {
     if (error) throw failed("cannot list", error);
     if (!is_empty) {
       throw InvalidArgument(
-          fmt::format("'{}' is not empty: a model is written into a new directory", directory));
+          fmt::format("'{}' is not empty (it holds '{}'): a model is written into a new directory", directory,
+                      fs::directory_iterator(target_)->path().filename().string()));
     }
     path_ = target_ / fmt::format(".{}.part", ::getpid());
     fs::create_directory(path_, error);
@@ -236,6 +237,7 @@ void write_synthetic_model(const std::string& directory, const SyntheticModel& m
   if (shards.size() > 1) texts.emplace_back("model.safetensors.index.json", index_json(shards));
   texts.emplace_back("tokenizer.json",
                      synthetic_tokenizer_json(config.vocab_size, model.architecture != "qwen3"));
+  texts.emplace_back("tokenizer_config.json", synthetic_tokenizer_config_json());
   texts.emplace_back("generation_config.json", generation_config_json(config));
   // Last: a directory with a config.json is a model.
   texts.emplace_back("config.json", config_text);

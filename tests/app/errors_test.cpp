@@ -208,6 +208,25 @@ TEST_F(Errors, VocabularyTooLargeNamesTheConfiguration) {
   expect_failure(generate({"-p", "x"}), 3, AllOf(HasSubstr("config.json"), HasSubstr("vocab_size")));
 }
 
+TEST_F(Errors, UnknownCommandIsNamed) {
+  expect_failure(metrale({"frob"}), 2, HasSubstr("'frob'"));
+}
+
+TEST_F(Errors, NumbersOutOfRangeNameTheFlag) {
+  const std::string above = "18446744073709551616";
+  expect_failure(generate({"-p", "x", "--seed", above}), 2, AllOf(HasSubstr("--seed"), HasSubstr(above)));
+  expect_failure(generate({"-p", "x", "--top-k", "-1"}), 2,
+                 AllOf(HasSubstr("--top-k"), HasSubstr("2147483647")));
+  expect_failure(generate({"-p", "x", "--memory", "99999999999T"}), 2, HasSubstr("--memory"));
+  expect_failure(generate({"-p", "x", "--numa", "bogus"}), 2, HasSubstr("interleave"));
+}
+
+TEST_F(Errors, TemplateThatWritesNothingIsToBlame) {
+  dir.write("empty.jinja", "{{ '' }}");
+  expect_failure(generate({"-p", "x", "--chat", "--chat-template", dir.file("empty.jinja")}), 2,
+                 HasSubstr("the chat template makes nothing of it"));
+}
+
 TEST_F(Errors, HelpAndVersionSucceed) {
   EXPECT_EQ(metrale({"--help"}).exit_code, 0);
   EXPECT_THAT(metrale({"--version"}).out, HasSubstr("metrale 0."));

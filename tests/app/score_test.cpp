@@ -156,7 +156,7 @@ TEST_F(Score, BadInputIsRefusedByName) {
   expect_refused({"--file", dir.file("empty.txt")}, AllOf(HasSubstr("empty.txt"), HasSubstr("is empty")));
   expect_refused({"--file", dir.file("one.txt")}, AllOf(HasSubstr("one.txt"), HasSubstr("1 tokens")));
   expect_refused({"--file", text_file(), "--window", "100", "--stride", "101"}, HasSubstr("stride 101"));
-  expect_refused({"--file", text_file(), "--window", "513"}, HasSubstr("max_position_embeddings (512)"));
+  expect_refused({"--file", text_file(), "--window", "513"}, HasSubstr("the 512 positions of the model"));
   expect_refused({"--file", text_file(), "--window", "1"}, HasSubstr("--window"));
   expect_refused({"--file", text_file(), "--stride", "0"}, HasSubstr("--stride"));
   expect_refused({}, HasSubstr("--file"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kernel that models of different shapes stress differently, against double precision: head_dim, query
 // heads of a KV head, lengths around blocks and at a model's end, no, one and many sequences, types, windows.
-// Each pair of values meets in some case.
+// Every combination of head_dim, group, length, batch and type; windows take turns.
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +11,6 @@
 #include <metrale/kernels/norm.h>
 #include <metrale/kernels/rope.h>
 
-#include "kernels/support/all_pairs.h"
 #include "kernels/support/attention_case.h"
 #include "kernels/support/linear_case.h"
 
@@ -26,6 +25,7 @@ constexpr std::uint32_t kGroups[] = {1, 4, 7, 8};
 constexpr std::uint32_t kLengths[] = {0, 1, 15, 16, 17, 4095};
 constexpr std::uint32_t kBatches[] = {0, 1, 257};
 constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kBf16};
+constexpr std::uint32_t kKvHeads = 2;
 constexpr std::uint32_t kWindows[] = {0, 16, 600};
 
 struct Cell {
@@ -50,10 +50,26 @@ struct Cell {
 const std::vector<Cell>& matrix() {
   static const std::vector<Cell> cells = [] {
     std::vector<Cell> made;
-    for (const auto& at : all_pairs({std::size(kHeadDims), std::size(kGroups), std::size(kLengths),
-                                     std::size(kBatches), std::size(kTypes), std::size(kWindows)})) {
-      made.push_back({kHeadDims[at[0]], kGroups[at[1]], kLengths[at[2]], kBatches[at[3]], kTypes[at[4]],
-                      kWindows[at[5]], static_cast<std::uint32_t>(made.size())});
+    const std::size_t all = std::size(kHeadDims) * std::size(kGroups) * std::size(kLengths) *
+                            std::size(kBatches) * std::size(kTypes);
+    for (std::size_t i = 0; i < all; ++i) {
+      std::size_t left = i;
+      std::size_t turn = 0;  // one more where any other value is the next
+      const auto next = [&](const auto& values) {
+        const std::size_t at = left % std::size(values);
+        left /= std::size(values);
+        turn += at;
+        return values[at];
+      };
+      Cell cell{};
+      cell.head_dim = next(kHeadDims);
+      cell.group = next(kGroups);
+      cell.length = next(kLengths);
+      cell.batch = next(kBatches);
+      cell.type = next(kTypes);
+      cell.window = kWindows[turn % std::size(kWindows)];
+      cell.seed = static_cast<std::uint32_t>(i);
+      made.push_back(cell);
     }
     return made;
   }();
@@ -69,13 +85,17 @@ void for_each_cell(Body&& body) {
   }
 }
 
-// The first and the last sequence have the cell's length; between them come short ones of every kind. Short
-// ones are prefilled whole, long ones decode their last two tokens.
+// The first and the last sequence have the cell's length; between them come short ones of every kind.
+std::uint32_t length_of(const Cell& cell, std::uint32_t sequence) {
+  const bool end = sequence == 0 || sequence + 1 == cell.batch;
+  return end ? cell.length : kLengths[sequence % 5];
+}
+
+// Short sequences are prefilled whole, long ones decode their last two tokens.
 std::vector<SeqShape> sequences_of(const Cell& cell) {
   std::vector<SeqShape> seqs;
   for (std::uint32_t s = 0; s < cell.batch; ++s) {
-    const bool end = s == 0 || s + 1 == cell.batch;
-    const std::uint32_t length = end ? cell.length : kLengths[s % 5];
+    const std::uint32_t length = length_of(cell, s);
     seqs.push_back({length, length > 17 ? 2 : length});
   }
   return seqs;
@@ -83,8 +103,8 @@ std::vector<SeqShape> sequences_of(const Cell& cell) {
 
 TEST(ParityMatrix, PagedAttention) {
   for_each_cell([](const Cell& cell) {
-    const AttentionShape shape{.num_q_heads = cell.group,
-                               .num_kv_heads = 1,
+    const AttentionShape shape{.num_q_heads = kKvHeads * cell.group,
+                               .num_kv_heads = kKvHeads,
                                .head_dim = cell.head_dim,
                                .type = cell.type,
                                .k_format = cell.format(),
@@ -108,21 +128,21 @@ TEST(ParityMatrix, PagedAttention) {
   });
 }
 
-// Keys and values at the slots of sequences that all end at the cell's length, in blocks of 16.
+// The next key and value of each sequence, in blocks of 16.
 TEST(ParityMatrix, KvWrite) {
   for_each_cell([](const Cell& cell) {
     constexpr std::uint32_t kBlock = 16;
-    constexpr std::uint32_t kHeads = 2;
-    const std::uint32_t blocks_each = cell.length / kBlock + 1;
-    const std::uint32_t blocks = std::max(1U, cell.batch) * blocks_each;
-    const std::size_t width = std::size_t{kHeads} * cell.head_dim;
+    const std::size_t width = std::size_t{kKvHeads} * cell.head_dim;
     std::mt19937 random(cell.seed);
     const Elements k(cell.type, random_normal(random, cell.batch * width));
     const Elements v(cell.type, random_normal(random, cell.batch * width));
     std::vector<std::int64_t> slots;
-    for (std::uint32_t s = 0; s < cell.batch; ++s)
-      slots.push_back(std::int64_t{s} * blocks_each * kBlock + cell.length);
-    const std::uint64_t side = quant::kv_side_bytes(cell.format(), kBlock, kHeads, cell.head_dim);
+    std::uint32_t blocks = 0;
+    for (std::uint32_t s = 0; s < cell.batch; ++s) {
+      slots.push_back(std::int64_t{blocks} * kBlock + length_of(cell, s));
+      blocks += length_of(cell, s) / kBlock + 1;
+    }
+    const std::uint64_t side = quant::kv_side_bytes(cell.format(), kBlock, kKvHeads, cell.head_dim);
     std::vector<std::byte> k_pool(blocks * side);
     std::vector<std::byte> v_pool(blocks * side);
     run_kernel(test_pool(), kKvWrite,
@@ -134,7 +154,7 @@ TEST(ParityMatrix, KvWrite) {
                            .v_pool = address(v_pool),
                            .max_rows = cell.batch,
                            .stride = static_cast<std::uint32_t>(width),
-                           .num_kv_heads = kHeads,
+                           .num_kv_heads = kKvHeads,
                            .head_dim = cell.head_dim,
                            .block_size = kBlock,
                            .num_blocks = blocks,
@@ -146,10 +166,11 @@ TEST(ParityMatrix, KvWrite) {
       std::vector<std::byte> bytes(blocks * side);
       for (std::uint32_t s = 0; s < cell.batch; ++s) {
         for (std::size_t i = 0; i < width; ++i) {
-          const std::size_t at = static_cast<std::size_t>(slots[s]) / kBlock * side +
-                                 quant::kv_codes_offset(cell.format(), kBlock, cell.head_dim,
-                                                        i / cell.head_dim, cell.length % kBlock) +
-                                 i % cell.head_dim * quant::element_bytes(cell.type);
+          const std::size_t at =
+              static_cast<std::size_t>(slots[s]) / kBlock * side +
+              quant::kv_codes_offset(cell.format(), kBlock, cell.head_dim, i / cell.head_dim,
+                                     static_cast<std::uint32_t>(slots[s] % kBlock)) +
+              i % cell.head_dim * quant::element_bytes(cell.type);
           std::memcpy(bytes.data() + at,
                       values->bytes().data() + (s * width + i) * quant::element_bytes(cell.type),
                       quant::element_bytes(cell.type));
@@ -169,7 +190,7 @@ TEST(ParityMatrix, Rope) {
       inv_freq[i] = static_cast<float>(std::pow(10000.0, -static_cast<double>(i) / half));
     }
     std::vector<std::uint32_t> positions;
-    for (std::uint32_t s = 0; s < cell.batch; ++s) positions.push_back(s % 2 == 0 ? cell.length : s);
+    for (std::uint32_t s = 0; s < cell.batch; ++s) positions.push_back(length_of(cell, s));
     std::vector<float> table(std::size_t{cell.batch} * cell.head_dim);
     std::mt19937 random(cell.seed);
     const std::size_t width = std::size_t{cell.group} * cell.head_dim;

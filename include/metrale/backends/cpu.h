@@ -32,8 +32,8 @@ struct CpuBackendOptions {
   std::uint64_t schedule_seed = 0;     // non-zero: streams are delayed and reordered at random from this seed
 };
 
-// The table is copied. Throws InvalidArgument (a CPU that is not there), OutOfMemory, Unsupported (a NUMA
-// policy that the system does not take).
+// The table is copied. Throws InvalidArgument (a CPU that is not there), OutOfMemory, DeviceError (the system
+// gives fewer threads), Unsupported (a NUMA policy that it does not take).
 [[nodiscard]] std::unique_ptr<gpu::GpuBackend> make_cpu_backend(const CpuBackendOptions& options,
                                                                 const gpu::CpuKernelTable& kernels);
 

@@ -26,7 +26,7 @@ struct ThreadPoolOptions {
 class ThreadPool {
  public:
   // Never fewer than two threads unless they are counted out, so that two streams can overlap everywhere.
-  // Throws InvalidArgument for a CPU that is not usable, OutOfMemory.
+  // Throws InvalidArgument for a CPU that is not usable, DeviceError where the system gives fewer threads.
   explicit ThreadPool(const ThreadPoolOptions& options);
   explicit ThreadPool(unsigned threads = 0) : ThreadPool(ThreadPoolOptions{.threads = threads, .cpus = {}}) {}
   // Runs every task already posted, then joins.

@@ -29,6 +29,8 @@ struct SyntheticModel {
 // A byte-level tokenizer.json: token b < 256 is byte b, 256 and 257 begin and end a text, the rest up to
 // `vocab_size` are fillers that no text encodes to. At least 258.
 [[nodiscard]] std::string synthetic_tokenizer_json(std::uint32_t vocab_size, bool adds_bos);
+// The tokenizer_config.json beside it.
+[[nodiscard]] std::string synthetic_tokenizer_config_json();
 
 struct SynthesisOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{5} << 30;  // of tensors in one file; a larger one has its own

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #if __has_include(<oneapi/dnnl/dnnl.h>)
 #include <oneapi/dnnl/dnnl.h>
@@ -68,7 +69,11 @@ std::optional<Library> open_library() {
                         find(handle, "dnnl_memory_destroy", l.memory_destroy) &&
                         find(handle, "dnnl_memory_set_data_handle", l.memory_set_data_handle) &&
                         find(handle, "dnnl_stream_wait", l.stream_wait);
-  if (!complete) return std::nullopt;
+  if (!complete) {
+    log().warn(
+        "fast products are computed like exact ones: libdnnl.so.2 is not the oneDNN 2 that was expected");
+    return std::nullopt;
+  }
   static_cast<void>(find(handle, "omp_set_num_threads", l.set_threads));
   return l;
 }
@@ -186,12 +191,41 @@ class ThreadState {
   std::map<Key, Primitive> primitives_;
 };
 
+// Whether this processor has the product: oneDNN multiplies BF16 from AVX-512 on.
+bool works(const Library& l, ElementType type, ElementType out) {
+  constexpr std::int64_t kSize = 16;
+  const std::vector<std::byte> zeros(kSize * kSize * sizeof(float));
+  std::vector<std::byte> result(zeros.size());
+  try {
+    ThreadState(l).multiply({.rows = kSize,
+                             .ins = kSize,
+                             .outs = kSize,
+                             .in_stride = kSize,
+                             .out_stride = kSize,
+                             .type = type,
+                             .out_type = out,
+                             .in = zeros.data(),
+                             .weight = zeros.data(),
+                             .bias = nullptr,
+                             .out = result.data()});
+    return true;
+  } catch (const DeviceError& error) {
+    log().warn("fast products of {} are computed like exact ones: {}", to_string(type), error.what());
+    return false;
+  }
+}
+
 }  // namespace
 
 bool onednn_has(ElementType in, ElementType weight, ElementType out) {
-  const bool known = in == weight && (in == ElementType::kBf16 || in == ElementType::kF32) &&
-                     (out == in || out == ElementType::kF32);
-  return known && library().has_value();
+  if (in != weight || (out != in && out != ElementType::kF32) || !library()) return false;
+  if (in == ElementType::kF32) {
+    static const bool f32 = works(*library(), in, out);
+    return f32;
+  }
+  if (in != ElementType::kBf16) return false;
+  static const bool bf16 = works(*library(), in, ElementType::kBf16);
+  return bf16;
 }
 
 void onednn_multiply(const Product& product) {

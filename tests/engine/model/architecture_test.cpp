@@ -57,6 +57,12 @@ TEST(Architecture, IsFoundByModelTypeWhereArchitecturesAreAbsent) {
   EXPECT_THAT(message<FormatError>(json), HasSubstr("an array with one name"));
 }
 
+TEST(Architecture, ModelTypeOfAnotherOneIsAContradiction) {
+  nlohmann::json json = config_of("LlamaForCausalLM");
+  json["model_type"] = "qwen3";
+  EXPECT_THAT(message<FormatError>(json), AllOf(HasSubstr("model_type"), HasSubstr("\"llama\"")));
+}
+
 TEST(Mistral, WindowIsTheDefaultWhereAbsentAndNoneWhereNull) {
   nlohmann::json json = config_of("MistralForCausalLM");
   EXPECT_THAT(parse(json).layer_windows, ElementsAre(4096, 4096, 4096, 4096));
@@ -130,6 +136,26 @@ TEST(Gemma3, LayerTypesSayWhichLayersSlide) {
   EXPECT_THAT(message<FormatError>(json), HasSubstr("sliding_attention"));
 }
 
+TEST(Gemma3, RopeParametersOfEachLayerTypeAreRead) {
+  nlohmann::json old_form = config_of("Gemma3ForCausalLM");
+  old_form["rope_theta"] = 50'000.0;
+  old_form["rope_local_base_freq"] = 700.0;
+  old_form["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  nlohmann::json json = config_of("Gemma3ForCausalLM");
+  json["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 50'000.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 700.0}}}};
+
+  for (const ModelConfig& config : {parse(old_form), parse(json)}) {
+    EXPECT_EQ(config.rope.theta, 50'000.0);
+    EXPECT_EQ(config.rope.scaling.kind, RopeScalingKind::kLinear);
+    EXPECT_EQ(config.rope.scaling.factor, 8);
+    ASSERT_TRUE(config.local_rope);
+    EXPECT_EQ(config.local_rope->theta, 700.0);
+    EXPECT_EQ(config.local_rope->scaling.kind, RopeScalingKind::kNone);
+  }
+}
+
 TEST(Gemma3, DecoderOfAModelWithImagesIsReadFromItsTextConfig) {
   nlohmann::json text = config_of("Gemma3ForCausalLM");
   text.erase("architectures");
@@ -190,12 +216,50 @@ TEST(Quantization, Fp8IsReadHoweverItIsDeclared) {
   EXPECT_NO_THROW((void)parse(json));
 }
 
+TEST(RopeFields, ContradictionsAreRefused) {
+  const nlohmann::json base = config_of("LlamaForCausalLM");
+  nlohmann::json json = base;
+  json["rope_theta"] = 10'000.0;
+  json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500.0}};
+  EXPECT_THAT(message<FormatError>(json), HasSubstr("rope_parameters.rope_theta"));
+  json["rope_parameters"]["rope_theta"] = 10'000.0;
+  EXPECT_NO_THROW((void)parse(json));
+  json = base;
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  json["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_THAT(message<FormatError>(json), HasSubstr("rope_parameters"));
+  json["rope_parameters"] = json["rope_scaling"];
+  EXPECT_NO_THROW((void)parse(json));
+  json = base;
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 4.0}};
+  EXPECT_THAT(message<FormatError>(json), HasSubstr("rope_scaling.type"));
+  json["rope_scaling"] = {{"factor", 4.0}};
+  EXPECT_THAT(message<FormatError>(json), HasSubstr("rope_scaling.rope_type"));
+}
+
+TEST(RopeFields, Llama3NeedsAllOfItsFields) {
+  nlohmann::json json = config_of("LlamaForCausalLM");
+  const nlohmann::json whole = {{"rope_type", "llama3"},
+                                {"factor", 8.0},
+                                {"low_freq_factor", 1.0},
+                                {"high_freq_factor", 4.0},
+                                {"original_max_position_embeddings", 8192}};
+  for (const char* field : {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    json["rope_scaling"] = whole;
+    EXPECT_NO_THROW((void)parse(json));
+    json["rope_scaling"].erase(field);
+    EXPECT_THAT(message<FormatError>(json), HasSubstr(field));
+  }
+}
+
 TEST(Quantization, OtherMethodsAreRefusedByName) {
   nlohmann::json json = config_of("LlamaForCausalLM");
   const nlohmann::json int4 = {{"weights", {{"type", "int"}, {"num_bits", 4}}}};
   for (const nlohmann::json& method :
        {nlohmann::json{{"quant_method", "gptq"}}, nlohmann::json{{"quant_method", "modelopt"}},
         nlohmann::json{{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", int4}}}},
+        nlohmann::json{{"quant_method", "compressed-tensors"},
+                       {"config_groups", {{"g", {{"weights", {{"type", 5}, {"num_bits", "x"}}}}}}}},
         nlohmann::json{{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", 3}}}}}) {
     json["quantization_config"] = method;
     EXPECT_THAT(message<Unsupported>(json), HasSubstr("quantization_config")) << method;
@@ -244,7 +308,7 @@ TEST(Dynamic, ReachesFactorTimesTheModelsPositions) {
   EXPECT_THROW((void)config.resolve_max_seq_len(251), InvalidArgument);
 }
 
-TEST(GenerationDefaults, CountOnlyWhereSamplingIsAskedFor) {
+TEST(GenerationDefaults, OfSamplingCountOnlyWhereItIsAskedFor) {
   const auto read = [](const nlohmann::json& generation) {
     const TempDir dir;
     dir.write("config.json", config_of("LlamaForCausalLM").dump());
@@ -252,7 +316,9 @@ TEST(GenerationDefaults, CountOnlyWhereSamplingIsAskedFor) {
     return load_model_config(dir.path()).generation;
   };
   nlohmann::json generation = {{"temperature", 0.6}, {"top_p", 0.95}, {"top_k", 20}};
+  generation["repetition_penalty"] = 1.5;
   EXPECT_FALSE(read(generation).temperature);
+  EXPECT_EQ(read(generation).repetition_penalty, 1.5F);
   generation["do_sample"] = true;
   EXPECT_EQ(read(generation).temperature, 0.6F);
   EXPECT_EQ(read(generation).top_p, 0.95F);

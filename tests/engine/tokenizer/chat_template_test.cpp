@@ -256,6 +256,22 @@ TEST(ChatTemplate, EndlessWorkIsAnErrorNotAHang) {
   EXPECT_THAT(failure(sum + " }}"), HasSubstr("too deeply"));
 }
 
+TEST(ChatTemplate, SearchOfALongTextForALongOneTakesLinearTime) {
+  // Step by step this would compare 10^12 bytes.
+  const std::string texts = "{% set c = 'a' * 10000 %}{% set a = c * 200 %}{% set b = c * 100 ~ 'b' %}";
+  EXPECT_EQ(rendered(texts + "{{ a.find(b) }} {{ b in a }} {{ a.count(b) }} {{ a.split(b) | length }}"),
+            "-1 False 0 1");
+}
+
+TEST(ChatTemplate, LookUpAmongManyNamesCounts) {
+  const std::string many = "{% set n = namespace(i=0) %}{% set d = {" + [] {
+    std::string items;
+    for (int i = 0; i < 4000; ++i) items += "'k" + std::to_string(i) + "': 1,";
+    return items;
+  }() + "'last': 1} %}{% for i in range(90000) %}{% set x = d.last %}{% endfor %}";
+  EXPECT_THAT(failure(many), HasSubstr("too many steps"));
+}
+
 TEST(ChatTemplate, TodayIsWrittenWhereTheTemplateAsks) {
   const std::string year = rendered("{{ strftime_now('%Y-%m') }}");
   EXPECT_THAT(year, testing::MatchesRegex("20[0-9][0-9]-[01][0-9]"));

@@ -171,11 +171,13 @@ class Renderer {
     if (target.dict() == nullptr || !target.dict()->is_namespace)
       throw wrong(fmt::format("a set on '{}', which is no namespace", node.names[0]));
     (void)checked_depth(value);
+    budget_.spend_look_up(target.dict()->items.size());
     target.dict()->put(node.names[1], std::move(value));
   }
 
   void assign(const std::string& name, Value value) {
     Scope& scope = scopes_.back();
+    budget_.spend_look_up(scope.size());
     const auto entry =
         std::find_if(scope.begin(), scope.end(), [&](const auto& each) { return each.first == name; });
     if (entry == scope.end()) {
@@ -185,8 +187,9 @@ class Renderer {
     }
   }
 
-  [[nodiscard]] Value look_up(std::string_view name) const {
+  [[nodiscard]] Value look_up(std::string_view name) {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      budget_.spend_look_up(scope->size());
       for (const auto& [known, value] : *scope) {
         if (known == name) return value;
       }
@@ -216,10 +219,14 @@ class Renderer {
       case NodeKind::kItem: {
         const Value value = evaluate(*node.children[0]);
         if (value.text() != nullptr) budget_.spend_on(value);
+        if (value.dict() != nullptr) budget_.spend_look_up(value.dict()->items.size());
         return item_of(value, evaluate(*node.children[1]));
       }
-      case NodeKind::kAttribute:
-        return attribute_of(evaluate(*node.children[0]), node.name);
+      case NodeKind::kAttribute: {
+        const Value value = evaluate(*node.children[0]);
+        if (value.dict() != nullptr) budget_.spend_look_up(value.dict()->items.size());
+        return attribute_of(value, node.name);
+      }
       case NodeKind::kSlice:
         return evaluate_slice(node);
       case NodeKind::kCall:

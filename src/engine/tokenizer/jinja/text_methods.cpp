@@ -67,7 +67,7 @@ Value split(const Text& text, const Arguments& arguments, Budget& budget) {
   for (;;) {
     budget.spend(1);
     const std::size_t end =
-        splits_left == 0 ? std::string::npos : text.bytes().find(separator->bytes(), begin);
+        splits_left == 0 ? std::string::npos : find_bytes(text.bytes(), separator->bytes(), begin);
     if (end == std::string::npos) break;
     parts.emplace_back(text.part(begin, end));
     begin = end + separator->size();
@@ -102,7 +102,7 @@ Value replaced(const Text& text, const Arguments& arguments, Budget& budget) {
   Text out;
   std::size_t begin = 0;
   for (;;) {
-    const std::size_t at = left == 0 ? std::string::npos : text.bytes().find(from.bytes(), begin);
+    const std::size_t at = left == 0 ? std::string::npos : find_bytes(text.bytes(), from.bytes(), begin);
     if (at == std::string::npos) break;
     out.append(text.part(begin, at));
     out.append(to);
@@ -152,7 +152,8 @@ bool has_affix(std::string_view name, const Text& text, const Arguments& argumen
 std::int64_t occurrences(const Text& text, const Text& part) {
   if (part.size() == 0) throw unsupported("count of an empty string");
   std::int64_t count = 0;
-  for (std::size_t at = 0; (at = text.bytes().find(part.bytes(), at)) != std::string::npos; at += part.size())
+  for (std::size_t at = 0; (at = find_bytes(text.bytes(), part.bytes(), at)) != std::string::npos;
+       at += part.size())
     ++count;
   return count;
 }
@@ -171,7 +172,7 @@ Value text_method(std::string_view name, const Text& text, const Arguments& argu
     return with_case(name, text);
   if (name == "count") return occurrences(text, needed_text(arguments, 0, "sub"));
   if (name == "find") {
-    const std::size_t at = text.bytes().find(needed_text(arguments, 0, "sub").bytes());
+    const std::size_t at = find_bytes(text.bytes(), needed_text(arguments, 0, "sub").bytes(), 0);
     if (at == std::string::npos) return std::int64_t{-1};
     return static_cast<std::int64_t>(count_characters(std::string_view(text.bytes()).substr(0, at)));
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kMaxDepth = 64;
 constexpr std::uint64_t kMaxSteps = 1'000'000;
+constexpr std::size_t kNamesPerStep = 16;
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 constexpr std::size_t kTextBytesPerStep = 1024;
 
@@ -171,6 +173,10 @@ void Budget::spend_text(std::size_t bytes) {
   spend(1 + bytes / kTextBytesPerStep);
 }
 
+void Budget::spend_look_up(std::size_t names) {
+  spend(names / kNamesPerStep);
+}
+
 void Budget::spend_on(const Value& value) {
   if (const Text* text = value.text()) return spend_text(text->size());
   const std::size_t items = value.list() != nullptr   ? value.list()->items.size()
@@ -240,11 +246,18 @@ bool less(const Value& a, const Value& b) {
   throw wrong(fmt::format("{} and {} have no order", kind_of(a), kind_of(b)));
 }
 
+std::size_t find_bytes(std::string_view text, std::string_view part, std::size_t begin) {
+  if (begin > text.size()) return std::string_view::npos;
+  const void* at = ::memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
+  return at == nullptr ? std::string_view::npos
+                       : static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
+}
+
 bool contains(const Value& container, const Value& item, Budget& budget) {
   budget.spend_on(container);
   if (const Text* text = container.text()) {
     if (item.text() == nullptr) throw wrong(fmt::format("{} in a string", kind_of(item)));
-    return text->bytes().find(item.text()->bytes()) != std::string::npos;
+    return find_bytes(text->bytes(), item.text()->bytes(), 0) != std::string::npos;
   }
   if (const List* list = container.list()) {
     return std::any_of(list->items.begin(), list->items.end(),

@@ -80,6 +80,8 @@ class Budget {
   void spend(std::uint64_t steps);
   // For a text of this size that is looked at or made.
   void spend_text(std::size_t bytes);
+  // For a name that is looked for among so many.
+  void spend_look_up(std::size_t names);
   // For a value that is gone through once.
   void spend_on(const Value& value);
 
@@ -116,6 +118,8 @@ class Value : public AnyValue {
 [[nodiscard]] bool is_true(const Value& value);
 [[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
 [[nodiscard]] bool less(const Value& a, const Value& b);
+// As std::string::find, in time linear in both lengths.
+[[nodiscard]] std::size_t find_bytes(std::string_view text, std::string_view part, std::size_t begin);
 [[nodiscard]] bool contains(const Value& container, const Value& item, Budget& budget);
 // str(value): of lists, dicts and functions not supported.
 [[nodiscard]] Text to_text(const Value& value);
