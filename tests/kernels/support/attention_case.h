@@ -55,13 +55,19 @@ struct Sequence {
   return format == quant::KvFormat::kBf16 ? quant::bf16_to_float(quant::float_to_bf16(value)) : value;
 }
 [[nodiscard]] inline float as_type(quant::ElementType type, float value) {
-  return Elements(type, std::vector<float>{value}).get(0);
+  if (type == quant::ElementType::kBf16) return quant::bf16_to_float(quant::float_to_bf16(value));
+  return type == quant::ElementType::kF16 ? quant::f16_to_float(quant::float_to_f16(value)) : value;
 }
 
+// Only the last `queries` tokens have a query; 0: all of them.
 [[nodiscard]] inline Sequence random_sequence(std::mt19937& random, const AttentionShape& shape,
-                                              std::uint32_t context) {
+                                              std::uint32_t context, std::uint32_t queries = 0) {
   Sequence seq;
-  seq.q = random_normal(random, std::size_t{context} * shape.num_q_heads * shape.head_dim);
+  const std::size_t width = std::size_t{shape.num_q_heads} * shape.head_dim;
+  const std::size_t without = queries == 0 ? 0 : context - queries;
+  seq.q.resize(without * width);
+  const auto last = random_normal(random, (context - without) * width);
+  seq.q.insert(seq.q.end(), last.begin(), last.end());
   seq.k = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
   seq.v = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
   for (float& x : seq.q) x = as_type(shape.type, x);
