@@ -240,8 +240,9 @@ void decode(Report& report, Machine& machine, ReadRate& reading, const Model& mo
               .unit = "GB/s",
               .bytes_moved = bytes,
               .share_of_limit = median(shares),
-              .limit = fmt::format("read rate of {} threads around each run, median {:.1f} GB/s", kThreads,
-                                   median(reads))});
+              .limit = fmt::format(
+                  "read rate of {} threads around each run (median of the ratios; read at {:.1f} GB/s)",
+                  kThreads, median(reads))});
 }
 
 void prefill(Report& report, Machine& machine, const Model& model, std::uint32_t tokens, double limit) {

@@ -138,8 +138,9 @@ void measure(bench::Report& report, gpu::GpuBackend& gpu) {
               .unit = "GB/s",
               .bytes_moved = bytes,
               .share_of_limit = bench::median(shares),
-              .limit = fmt::format("read rate of {} threads around each run, median {:.1f} GB/s", kThreads,
-                                   bench::median(reads))});
+              .limit = fmt::format(
+                  "read rate of {} threads around each run (median of the ratios; read at {:.1f} GB/s)",
+                  kThreads, bench::median(reads))});
 }
 
 // The golden file begins with the tokens: uint32 [8][128].

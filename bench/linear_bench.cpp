@@ -188,7 +188,8 @@ void bench_decode(Machine& machine, Report& report, unsigned runs, ReadRate& rea
               .share_of_limit = {},
               .limit = {}});
   const std::string limit =
-      fmt::format("the read rate of {} threads around each pass, median {:.1f} GB/s", kThreads, read_rate);
+      fmt::format("the read rate of {} threads around each pass (median of the ratios; read at {:.1f} GB/s)",
+                  kThreads, read_rate);
   const auto add = [&](const std::string& name, std::size_t bytes, const DecodeCase& decode,
                        const std::vector<double>& seconds) {
     std::vector<double> shares;
