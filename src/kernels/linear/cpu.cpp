@@ -50,6 +50,35 @@ void check(const LinearArgs& args) {
   }
 }
 
+// The panels of a call in stretches of `length`. With a fine end the stretches are an eighth shorter, and
+// what that leaves follows in pieces of a sixteenth: one thread is always a little faster, and takes more of
+// them.
+class Stretches {
+ public:
+  Stretches(std::size_t panels, std::size_t length, bool fine_end)
+      : panels_(panels), long_(length), short_(length) {
+    const std::size_t piece = std::max<std::size_t>(length / 16 / kStep * kStep, kStep);
+    if (fine_end) short_ = piece;
+    if (fine_end && length > 3 * piece) long_ = length - 2 * piece;
+    long_count_ = panels / length;
+  }
+  [[nodiscard]] std::size_t count() const {
+    return long_count_ + ceil_div(panels_ - long_count_ * long_, short_);
+  }
+  // That of stretch count() is the end.
+  [[nodiscard]] std::size_t begin(std::size_t stretch) const {
+    const std::size_t longs = std::min(stretch, long_count_);
+    return std::min(longs * long_ + (stretch - longs) * short_, panels_);
+  }
+
+ private:
+  static constexpr std::size_t kStep = 4;  // panels: a cache line of FP32 results
+  std::size_t panels_;
+  std::size_t long_;
+  std::size_t short_;
+  std::size_t long_count_ = 0;
+};
+
 const Kernels& choose(const LinearArgs& args, bool pairs) {
   if (pairs) return linear::avx512_bf16_pair_kernels();
   const auto& set = cpu_isa() == CpuIsa::kAvx2 ? linear::avx2_kernels() : linear::avx512_kernels();
@@ -128,14 +157,15 @@ class Launch {
     if (rows_ > kStreamRows) length = ceil_div(length, std::size_t{16});
     length = std::min(length, kStretchBytes / (kPanelOuts * weight_row_bytes_));
     length = round_up(std::max<std::size_t>(length, 1), std::size_t{4});  // a cache line of FP32 results
-    const std::size_t stretches = ceil_div(panels_, length);
+    const Stretches stretches(panels_, length, rows_ <= kStreamRows);
     const std::size_t tiles = ceil_div(rows_, kernels_.most_rows);
     const std::size_t parts =
-        std::clamp<std::size_t>(4 * threads / stretches, 1, ceil_div(tiles, std::size_t{4}));
-    pool_.parallel_for(stretches * parts, 1, [&](std::size_t task, std::size_t) {
-      const std::size_t begin = task / parts * length;
+        std::clamp<std::size_t>(4 * threads / stretches.count(), 1, ceil_div(tiles, std::size_t{4}));
+    pool_.parallel_for(stretches.count() * parts, 1, [&](std::size_t task, std::size_t) {
+      const std::size_t stretch = task / parts;
       const std::size_t part = task % parts;
-      run_panels(begin, std::min(begin + length, panels_), rows_ * part / parts, rows_ * (part + 1) / parts);
+      run_panels(stretches.begin(stretch), stretches.begin(stretch + 1), rows_ * part / parts,
+                 rows_ * (part + 1) / parts);
     });
   }
 
