@@ -4,6 +4,7 @@
 #include <array>
 #include <dlfcn.h>
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -27,7 +28,9 @@ namespace {
 // The functions of the library, or nullopt where it is absent or lacks one.
 struct Library {
   decltype(&dnnl_engine_create) engine_create;
+  decltype(&dnnl_engine_destroy) engine_destroy;
   decltype(&dnnl_stream_create) stream_create;
+  decltype(&dnnl_stream_destroy) stream_destroy;
   decltype(&dnnl_memory_desc_init_by_strides) memory_desc_init;
   decltype(&dnnl_matmul_desc_init) matmul_desc_init;
   decltype(&dnnl_primitive_desc_create) primitive_desc_create;
@@ -57,6 +60,8 @@ std::optional<Library> open_library() {
   }
   Library l{};
   const bool complete = find(handle, "dnnl_engine_create", l.engine_create) &&
+                        find(handle, "dnnl_engine_destroy", l.engine_destroy) &&
+                        find(handle, "dnnl_stream_destroy", l.stream_destroy) &&
                         find(handle, "dnnl_stream_create", l.stream_create) &&
                         find(handle, "dnnl_memory_desc_init_by_strides", l.memory_desc_init) &&
                         find(handle, "dnnl_matmul_desc_init", l.matmul_desc_init) &&
@@ -171,23 +176,28 @@ using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, s
 // What one thread keeps: making a primitive costs as much as a small product.
 class ThreadState {
  public:
-  explicit ThreadState(const Library& l) : library_(&l) {
+  explicit ThreadState(const Library& l)
+      : library_(&l), engine_(nullptr, l.engine_destroy), stream_(nullptr, l.stream_destroy) {
     if (l.set_threads != nullptr) l.set_threads(1);  // of this thread's calls: our pool has the others
-    check(l.engine_create(&engine_, dnnl_cpu, 0), "dnnl_engine_create");
-    check(l.stream_create(&stream_, engine_, dnnl_stream_default_flags), "dnnl_stream_create");
+    dnnl_engine_t engine = nullptr;
+    check(l.engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create");
+    engine_.reset(engine);
+    dnnl_stream_t stream = nullptr;
+    check(l.stream_create(&stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
+    stream_.reset(stream);
   }
 
   void multiply(const Product& p) {
     if (primitives_.size() >= kMostPrimitives) primitives_.clear();
     const Key key{p.rows, p.ins, p.outs, p.in_stride, p.out_stride, p.type, p.out_type, p.bias != nullptr};
-    primitives_.try_emplace(key, *library_, engine_, p).first->second.run(stream_, p);
+    primitives_.try_emplace(key, *library_, engine_.get(), p).first->second.run(stream_.get(), p);
   }
 
  private:
   static constexpr std::size_t kMostPrimitives = 256;
   const Library* library_;
-  dnnl_engine_t engine_ = nullptr;  // both live as long as the library, which is never closed
-  dnnl_stream_t stream_ = nullptr;
+  std::unique_ptr<dnnl_engine, decltype(&dnnl_engine_destroy)> engine_;
+  std::unique_ptr<dnnl_stream, decltype(&dnnl_stream_destroy)> stream_;
   std::map<Key, Primitive> primitives_;
 };
 
