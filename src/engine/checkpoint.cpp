@@ -178,9 +178,10 @@ Checkpoint::Shape Checkpoint::shape(std::size_t tensor) const {
 void Checkpoint::widen(const Source& source, std::uint64_t first, std::uint64_t count) {
   const weights::TensorInfo& info = source.data->info();
   if (source.scales.empty()) {
-    floats_.resize(bytes_.size() * 8 / weights::bits(info.dtype));
-    convert_elements(bytes_, *element_type(info.dtype), std::as_writable_bytes(std::span(floats_)),
-                     ElementType::kF32);
+    const auto type = element_type(info.dtype);
+    if (!type) throw InvalidArgument(fmt::format("tensor {} was not checked", info.name));
+    floats_.resize(bytes_.size() / quant::element_bytes(*type));
+    convert_elements(bytes_, *type, std::as_writable_bytes(std::span(floats_)), ElementType::kF32);
     for (float& value : floats_) value += source.added;
     return;
   }

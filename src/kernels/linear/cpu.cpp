@@ -102,7 +102,7 @@ class Launch {
         pairs_(cpu_isa() == CpuIsa::kAvx512Bf16 && args.in_type == ElementType::kBf16 &&
                args.weight_type == ElementType::kBf16),
         kernels_(choose(args, pairs_)),
-        weight_row_bytes_(args.in_features * element_bytes(args.weight_type)),
+        weight_row_bytes_(std::size_t{args.in_features} * element_bytes(args.weight_type)),
         in_row_bytes_(std::size_t{args.in_stride} * element_bytes(args.in_type)),
         out_row_bytes_(std::size_t{args.out_stride} * element_bytes(args.out_type)),
         panels_(ceil_div(std::size_t{args.out_features}, kPanelOuts)) {

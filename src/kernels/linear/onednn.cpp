@@ -83,9 +83,10 @@ std::optional<Library> open_library() {
   return l;
 }
 
-const std::optional<Library>& library() {
+// Null where it is absent.
+const Library* library() {
   static const std::optional<Library> found = open_library();
-  return found;
+  return found ? &*found : nullptr;
 }
 
 void check(dnnl_status_t status, const char* call) {
@@ -228,18 +229,19 @@ bool works(const Library& l, ElementType type, ElementType out) {
 }  // namespace
 
 bool onednn_has(ElementType in, ElementType weight, ElementType out) {
-  if (in != weight || (out != in && out != ElementType::kF32) || !library()) return false;
+  const Library* const l = library();
+  if (l == nullptr || in != weight || (out != in && out != ElementType::kF32)) return false;
   if (in == ElementType::kF32) {
-    static const bool f32 = works(*library(), in, out);
+    static const bool f32 = works(*l, in, out);
     return f32;
   }
   if (in != ElementType::kBf16) return false;
-  static const bool bf16 = works(*library(), in, ElementType::kBf16);
+  static const bool bf16 = works(*l, in, ElementType::kBf16);
   return bf16;
 }
 
 void onednn_multiply(const Product& product) {
-  thread_local ThreadState state(library().value());
+  thread_local ThreadState state(*library());
   state.multiply(product);
 }
 
