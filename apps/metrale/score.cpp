@@ -90,8 +90,8 @@ Job text_job(const ScoreFlags& flags, const engine::ModelConfig& config, const e
 }
 
 Job pair_job(const ScoreFlags& flags, const engine::ModelConfig& config, const engine::Tokenizer& tokenizer) {
-  const PromptAndContinuation pair =
-      encode_pair(tokenizer, config, *flags.prompt, *flags.continuation, !flags.no_special_tokens);
+  const PromptAndContinuation pair = encode_pair(tokenizer, config, flags.prompt.value_or(""),
+                                                 flags.continuation.value_or(""), !flags.no_special_tokens);
   if (pair.tokens.size() - 1 > config.max_positions()) {
     throw InvalidArgument(fmt::format("--prompt and --continuation have {} tokens; the model takes {}",
                                       pair.tokens.size(), config.max_positions()));

@@ -52,9 +52,10 @@ Splits splits_of(const AttentionArgs& args, const QueryTile& tile) {
 class Scratch {
  public:
   void reserve(std::size_t rows, std::size_t padded_dim) {
-    const std::size_t state = rows * (padded_dim + 2 * 16);
-    const std::size_t floats = rows * padded_dim + rows * kAttentionSplitTokens + 2 * kKeyTile * padded_dim +
-                               2 * state + 2 * rows + 16 * 16;
+    const std::size_t state = rows * (padded_dim + std::size_t{2} * 16);
+    const std::size_t floats = rows * padded_dim + rows * kAttentionSplitTokens +
+                               std::size_t{2} * kKeyTile * padded_dim + 2 * state + 2 * rows +
+                               std::size_t{16} * 16;
     if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
     next_ = reinterpret_cast<float*>(buffer_.data());
     q = take(rows * padded_dim);

@@ -37,7 +37,7 @@ struct HeadSide {
   [[nodiscard]] const std::byte* group(std::uint32_t position, std::uint32_t count,
                                        std::uint32_t slot) const {
     if (is_grouped()) return row(position);
-    std::byte* copy = copies + slot * kGroup * row_bytes;
+    std::byte* copy = copies + std::size_t{slot} * kGroup * row_bytes;
     for (std::uint32_t i = 0; i < std::min(count, kGroup); ++i) {
       std::memcpy(copy + i * row_bytes, row(position + i), row_bytes);
     }
