@@ -15,7 +15,7 @@ packages=(
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libsimdjson-dev libxxhash-dev libhwy-dev
   libpcre2-dev libutf8proc-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev libdnnl-dev
-  clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev doxygen
+  clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev doxygen groff-base
 )
 
 say() { echo "setup: $*" >&2; }

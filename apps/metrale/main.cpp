@@ -36,24 +36,25 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "metrale " METRALE_VERSION);
   app.require_subcommand(1);
   std::vector<std::pair<CLI::App*, Action>> actions;
-  CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a model");
-  actions.emplace_back(generate, add_generate(*generate, environment));
-  CLI::App* score = app.add_subcommand("score", "Say how likely a model finds a text");
-  actions.emplace_back(score, add_score(*score, environment));
-  CLI::App* plan = app.add_subcommand("plan", "Say what a model takes of a device's memory, and what fits");
-  actions.emplace_back(plan, add_plan(*plan));
-  CLI::App* synth = app.add_subcommand("synth", "Write a model with seeded random weights");
-  actions.emplace_back(synth, add_synth(*synth, environment));
-  CLI::App* info = app.add_subcommand("info", "Describe a model directory or a safetensors file");
-  actions.emplace_back(info, add_info(*info));
-  CLI::App* devices = app.add_subcommand("devices", "List the devices that models can run on");
-  actions.emplace_back(devices, add_devices(*devices, environment));
-  CLI::App* tokenize = app.add_subcommand("tokenize", "Show a text as tokens, or tokens as a text");
-  actions.emplace_back(tokenize, add_tokenize(*tokenize));
-  CLI::App* completion = app.add_subcommand("completion", "Print a shell's completion script");
-  actions.emplace_back(completion, add_completion(*completion, app));
-  CLI::App* man = app.add_subcommand("man", "Print the manual page");
-  actions.emplace_back(man, add_man(*man, app));
+  const auto add = [&](const char* name, const char* description, const auto& add_command) {
+    CLI::App* const command = app.add_subcommand(name, description);
+    actions.emplace_back(command, add_command(*command));
+  };
+  const auto with_environment = [&](Action (*add_command)(CLI::App&, const runtime::Environment&)) {
+    return [add_command, &environment](CLI::App& command) { return add_command(command, environment); };
+  };
+  const auto with_program = [&](Action (*add_command)(CLI::App&, const CLI::App&)) {
+    return [add_command, &app](CLI::App& command) { return add_command(command, app); };
+  };
+  add("generate", "Continue a prompt with a model", with_environment(add_generate));
+  add("score", "Say how likely a model finds a text", with_environment(add_score));
+  add("plan", "Say what a model takes of a device's memory, and what fits", add_plan);
+  add("synth", "Write a model with seeded random weights", with_environment(add_synth));
+  add("info", "Describe a model directory or a safetensors file", add_info);
+  add("devices", "List the devices that models can run on", with_environment(add_devices));
+  add("tokenize", "Show a text as tokens, or tokens as a text", add_tokenize);
+  add("completion", "Print a shell's completion script", with_program(add_completion));
+  add("man", "Print the manual page", with_program(add_man));
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     throw InvalidArgument(fmt::format("there is no command '{}'; metrale --help lists them", argv[1]));
   }

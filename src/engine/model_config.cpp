@@ -179,8 +179,8 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   ModelConfig config;
   config.architecture = architecture.name;
   // A model with other inputs keeps its decoder's fields in an object of their own.
-  config.is_text_part = top.find("text_config") != nullptr;
-  const JsonFields fields = config.is_text_part ? top.object("text_config") : top;
+  const bool is_text_part = top.find("text_config") != nullptr;
+  const JsonFields fields = is_text_part ? top.object("text_config") : top;
   read_sizes(fields, architecture, config);
   read_heads(fields, architecture, config);
   config.activation = read_activation(fields, architecture.activation);
@@ -194,7 +194,7 @@ ModelConfig parse_model_config(const std::string& text, const std::string& path)
   read_quantization(top, config);
   config.dtype = read_dtype(top);
   read_special_tokens(fields, config);
-  if (config.is_text_part) read_special_tokens(top, config);
+  if (is_text_part) read_special_tokens(top, config);
   return config;
 }
 

@@ -56,7 +56,6 @@ struct ModelConfig {
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;      // of the layers with a window, where theirs differs
   std::vector<std::uint32_t> layer_windows;  // [num_layers]: keys that a query sees, itself included; 0: all
-  bool is_text_part = false;                 // of a model with other inputs: see the tensor names
   Fp8Tile fp8_tile;                          // of FP8 checkpoints
   std::optional<quant::ElementType> dtype;   // as declared; the tensors have the last word
   std::optional<std::int32_t> bos_id;

@@ -97,78 +97,68 @@ dnnl_data_type_t data_type(ElementType type) {
   return type == ElementType::kBf16 ? dnnl_bf16 : dnnl_f32;
 }
 
+template <class Object>
+using Owner = std::unique_ptr<Object, dnnl_status_t (*)(Object*)>;
+
+// Calls a function that makes an object, which `destroy` ends.
+template <class Object, class Make>
+Owner<Object> make(const char* call, dnnl_status_t (*destroy)(Object*), const Make& make_object) {
+  Object* object = nullptr;
+  check(make_object(&object), call);
+  return {object, destroy};
+}
+
 // One product of fixed shape, bound to new addresses for each use.
 class Primitive {
  public:
-  Primitive(const Library& l, dnnl_engine_t engine, const Product& p) : library_(&l) {
-    // A destructor does not run after a constructor that throws.
-    try {
-      create(engine, p);
-    } catch (...) {
-      destroy();
-      throw;
-    }
-  }
-  ~Primitive() { destroy(); }
-  Primitive(const Primitive&) = delete;
-  Primitive& operator=(const Primitive&) = delete;
-
-  void run(dnnl_stream_t stream, const Product& p) {
-    const std::array<const void*, 4> addresses{p.in, p.weight, p.out, p.bias};
-    std::array<dnnl_exec_arg_t, 4> args{};
-    const std::size_t count = p.bias == nullptr ? 3 : 4;
-    for (std::size_t i = 0; i < count; ++i) {
-      check(library_->memory_set_data_handle(memories_[i], const_cast<void*>(addresses[i])),
-            "dnnl_memory_set_data_handle");
-      args[i] = {.arg = kArgs[i], .memory = memories_[i]};
-    }
-    check(library_->primitive_execute(primitive_, stream, static_cast<int>(count), args.data()),
-          "dnnl_primitive_execute");
-    check(library_->stream_wait(stream), "dnnl_stream_wait");
-  }
-
- private:
-  static constexpr std::array kArgs{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
-
-  void create(dnnl_engine_t engine, const Product& p) {
+  Primitive(const Library& l, dnnl_engine_t engine, const Product& p)
+      : library_(&l), primitive_(nullptr, l.primitive_destroy) {
     std::array<dnnl_memory_desc_t, 4> descs{};
     const auto describe = [&](std::size_t i, std::array<std::int64_t, 2> dims, ElementType type,
                               std::array<std::int64_t, 2> strides) {
       dnnl_dims_t d{dims[0], dims[1]};
       dnnl_dims_t s{strides[0], strides[1]};
-      check(library_->memory_desc_init(&descs[i], 2, d, data_type(type), s),
-            "dnnl_memory_desc_init_by_strides");
+      check(l.memory_desc_init(&descs[i], 2, d, data_type(type), s), "dnnl_memory_desc_init_by_strides");
     };
     describe(0, {p.rows, p.ins}, p.type, {p.in_stride, 1});
     describe(1, {p.ins, p.outs}, p.type, {1, p.ins});
     describe(2, {p.rows, p.outs}, p.out_type, {p.out_stride, 1});
     describe(3, {1, p.outs}, p.type, {p.outs, 1});
     dnnl_matmul_desc_t matmul{};
-    check(library_->matmul_desc_init(&matmul, &descs[0], &descs[1], p.bias == nullptr ? nullptr : &descs[3],
-                                     &descs[2]),
-          "dnnl_matmul_desc_init");
-    dnnl_primitive_desc_t desc = nullptr;
-    check(library_->primitive_desc_create(&desc, &matmul, nullptr, engine, nullptr),
-          "dnnl_primitive_desc_create");
-    const dnnl_status_t made = library_->primitive_create(&primitive_, desc);
-    library_->primitive_desc_destroy(desc);
-    check(made, "dnnl_primitive_create");
+    check(
+        l.matmul_desc_init(&matmul, &descs[0], &descs[1], p.bias == nullptr ? nullptr : &descs[3], &descs[2]),
+        "dnnl_matmul_desc_init");
+    const auto desc = make("dnnl_primitive_desc_create", l.primitive_desc_destroy, [&](auto** made) {
+      return l.primitive_desc_create(made, &matmul, nullptr, engine, nullptr);
+    });
+    primitive_ = make("dnnl_primitive_create", l.primitive_destroy,
+                      [&](auto** made) { return l.primitive_create(made, desc.get()); });
     for (std::size_t i = 0; i < (p.bias == nullptr ? 3U : 4U); ++i) {
-      check(library_->memory_create(&memories_[i], &descs[i], engine, DNNL_MEMORY_NONE),
-            "dnnl_memory_create");
+      memories_.push_back(make("dnnl_memory_create", l.memory_destroy, [&](auto** made) {
+        return l.memory_create(made, &descs[i], engine, DNNL_MEMORY_NONE);
+      }));
     }
   }
 
-  void destroy() noexcept {
-    for (dnnl_memory_t memory : memories_) {
-      if (memory != nullptr) library_->memory_destroy(memory);
+  void run(dnnl_stream_t stream, const Product& p) {
+    constexpr std::array kArgs{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
+    const std::array<const void*, 4> addresses{p.in, p.weight, p.out, p.bias};
+    std::array<dnnl_exec_arg_t, 4> args{};
+    for (std::size_t i = 0; i < memories_.size(); ++i) {
+      check(library_->memory_set_data_handle(memories_[i].get(), const_cast<void*>(addresses[i])),
+            "dnnl_memory_set_data_handle");
+      args[i] = {.arg = kArgs[i], .memory = memories_[i].get()};
     }
-    if (primitive_ != nullptr) library_->primitive_destroy(primitive_);
+    check(library_->primitive_execute(primitive_.get(), stream, static_cast<int>(memories_.size()),
+                                      args.data()),
+          "dnnl_primitive_execute");
+    check(library_->stream_wait(stream), "dnnl_stream_wait");
   }
 
+ private:
   const Library* library_;
-  dnnl_primitive_t primitive_ = nullptr;
-  std::array<dnnl_memory_t, 4> memories_{};
+  Owner<dnnl_primitive> primitive_;
+  std::vector<Owner<dnnl_memory>> memories_;  // source, weights, destination, perhaps bias
 };
 
 using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, ElementType,
@@ -178,14 +168,13 @@ using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, s
 class ThreadState {
  public:
   explicit ThreadState(const Library& l)
-      : library_(&l), engine_(nullptr, l.engine_destroy), stream_(nullptr, l.stream_destroy) {
+      : library_(&l),
+        engine_(make("dnnl_engine_create", l.engine_destroy,
+                     [&](auto** made) { return l.engine_create(made, dnnl_cpu, 0); })),
+        stream_(make("dnnl_stream_create", l.stream_destroy, [&](auto** made) {
+          return l.stream_create(made, engine_.get(), dnnl_stream_default_flags);
+        })) {
     if (l.set_threads != nullptr) l.set_threads(1);  // of this thread's calls: our pool has the others
-    dnnl_engine_t engine = nullptr;
-    check(l.engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create");
-    engine_.reset(engine);
-    dnnl_stream_t stream = nullptr;
-    check(l.stream_create(&stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
-    stream_.reset(stream);
   }
 
   void multiply(const Product& p) {
@@ -197,8 +186,8 @@ class ThreadState {
  private:
   static constexpr std::size_t kMostPrimitives = 256;
   const Library* library_;
-  std::unique_ptr<dnnl_engine, decltype(&dnnl_engine_destroy)> engine_;
-  std::unique_ptr<dnnl_stream, decltype(&dnnl_stream_destroy)> stream_;
+  Owner<dnnl_engine> engine_;
+  Owner<dnnl_stream> stream_;
   std::map<Key, Primitive> primitives_;
 };
 

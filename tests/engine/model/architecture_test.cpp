@@ -170,7 +170,6 @@ TEST(Gemma3, DecoderOfAModelWithImagesIsReadFromItsTextConfig) {
   const ModelConfig config = parse(json);
 
   EXPECT_EQ(config.hidden_size, 64U);
-  EXPECT_TRUE(config.is_text_part);
   EXPECT_THAT(config.eos_ids, ElementsAre(1, 106));
   EXPECT_EQ(config.dtype, quant::ElementType::kBf16);
   nlohmann::json broken = json;

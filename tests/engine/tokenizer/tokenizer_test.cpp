@@ -167,7 +167,7 @@ TEST(Tokenizer, ManyThreadsEncodeAtOnce) {
   EXPECT_EQ(wrong, std::vector<std::size_t>(4, 0));
 }
 
-// Checked against transformers 4.56: LlamaTokenizerFast and GemmaTokenizerFast heed the flags,
+// As the sources of transformers 4.56 have it: LlamaTokenizerFast and GemmaTokenizerFast heed the flags,
 // PreTrainedTokenizerFast and Qwen2TokenizerFast do not.
 TEST(Tokenizer, ConfigBesideTheFileFramesTextsForTheClassesThatHeedIt) {
   const TempDir dir;
