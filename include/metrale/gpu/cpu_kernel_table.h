@@ -10,7 +10,7 @@
 #include <utility>
 
 #include <metrale/base/thread_pool.h>
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 
 namespace metrale::gpu {
 

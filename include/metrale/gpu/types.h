@@ -10,23 +10,9 @@
 
 #include <metrale/base/call_site.h>
 #include <metrale/base/device_ptr.h>
+#include <metrale/gpu/launch_shape.h>
 
 namespace metrale::gpu {
-
-struct Dim3 {
-  std::uint32_t x = 1;
-  std::uint32_t y = 1;
-  std::uint32_t z = 1;
-  friend bool operator==(const Dim3&, const Dim3&) = default;
-};
-
-// How a device runs a kernel. The CPU backend ignores it: its bodies split their own loops.
-struct LaunchShape {
-  Dim3 grid;
-  Dim3 block;
-  std::uint32_t shared_bytes = 0;
-  friend bool operator==(const LaunchShape&, const LaunchShape&) = default;
-};
 
 // A non-owning handle of one kind. No conversion from integers or nullptr: a literal 0 can't become a stream.
 template <class Tag>

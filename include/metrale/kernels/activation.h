@@ -2,7 +2,7 @@
 // Element-wise kernels of the feed-forward block and the residual stream, computed in FP32.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
 namespace metrale::kernels {

@@ -10,7 +10,7 @@
 // (from a multiple of 16 on) of which a query sees one: older blocks may be gone.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 #include <metrale/quant/kv_format.h>
 

@@ -2,7 +2,7 @@
 // embedding: out[row] = scale * table[token_ids[row]], the product in FP32 and then rounded to nearest even.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
 namespace metrale::kernels {

@@ -2,7 +2,7 @@
 // kv_write: stores the step's keys and values into the paged cache by slot mapping.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 #include <metrale/quant/kv_format.h>
 

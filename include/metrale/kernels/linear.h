@@ -12,7 +12,7 @@
 // than max_rows rows.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
 namespace metrale::kernels {

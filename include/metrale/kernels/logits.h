@@ -3,7 +3,7 @@
 // greedy token.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
 namespace metrale::kernels {

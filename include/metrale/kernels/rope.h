@@ -4,7 +4,7 @@
 // rotary_dim / 2.
 #pragma once
 
-#include <metrale/gpu/kernel.h>
+#include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
 namespace metrale::kernels {

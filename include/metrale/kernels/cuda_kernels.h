@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every CUDA kernel body, for the composition root to hand to the CUDA backend.
+#pragma once
+
+#include <string>
+
+#include <metrale/gpu/cuda_kernel_table.h>
+
+namespace metrale::kernels {
+
+struct CudaKernelOptions {
+  // The library that computes linear layers, found at run time; empty: the embedded kernels do.
+  std::string cublaslt = "libcublasLt.so.13";
+};
+
+// False for a build without nvcc: such a build has no device code.
+[[nodiscard]] bool has_cuda_kernels();
+// Adds a body for every KernelId under include/metrale/kernels/; nothing where !has_cuda_kernels().
+void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions& options = {});
+
+}  // namespace metrale::kernels
