@@ -44,7 +44,6 @@ CpuBackend::CpuBackend(const CpuBackendOptions& options, const gpu::CpuKernelTab
     : kernels_(flatten(kernels)),
       memory_(options.max_memory_bytes, options.red_zone_bytes,
               {options.numa, options.cpus.empty() ? usable_cpus() : options.cpus}),
-      captures_(memory_),
       scheduler_(pool_, options.schedule_seed),
       pool_({.threads = options.threads, .cpus = options.cpus}),
       default_stream_(do_create_stream()) {}
@@ -144,7 +143,11 @@ void CpuBackend::do_memset_blocking(DevicePtr dst, std::uint8_t value, std::size
 template <class Append>
 void CpuBackend::submit(gpu::StreamRef stream, Append&& append) {
   const auto target = streams_.find(stream);
-  if (!captures_.record(stream, append)) target->enqueue(append);
+  const bool recorded = captures_.record(stream, [&](Capture& capture) {
+    append(capture.nodes);
+    capture.note_uses(memory_.book());
+  });
+  if (!recorded) target->enqueue(append);
 }
 
 void CpuBackend::do_copy_h2d_async(DevicePtr dst, std::span<const std::byte> src, gpu::StreamRef stream) {
@@ -253,7 +256,9 @@ void CpuBackend::do_begin_capture(gpu::StreamRef stream) {
 
 gpu::GraphRef CpuBackend::do_end_capture(gpu::StreamRef stream) {
   static_cast<void>(streams_.find(stream));
-  auto graph = captures_.end(stream);
+  const auto capture = captures_.close(stream);
+  CaptureBook::expect_complete(capture.get(), stream);
+  auto graph = std::make_shared<CpuGraph>(std::move(capture->nodes), std::move(capture->uses));
   return graphs_.add([&](gpu::GraphRef) { return std::move(graph); });
 }
 
@@ -263,13 +268,13 @@ bool CpuBackend::do_stream_is_capturing(gpu::StreamRef stream) const {
 }
 
 void CpuBackend::do_abort_capture_if_active(gpu::StreamRef stream) noexcept {
-  captures_.abort(stream);
+  captures_.close(stream);
 }
 
 void CpuBackend::do_launch_graph(gpu::GraphRef graph, gpu::StreamRef stream) {
   const auto nodes = graphs_.find(graph);
   const auto target = streams_.find(stream);
-  nodes->check_uses(memory_);
+  nodes->check_uses(memory_.book());
   const auto append = [&](Batch& batch) { batch.add(GraphCommand{CpuGraph::start_replay(nodes)}); };
   target->enqueue(append);
 }
@@ -291,7 +296,10 @@ void CpuBackend::do_destroy_event(gpu::EventRef event) {
 void CpuBackend::do_record_event(gpu::EventRef event, gpu::StreamRef stream) {
   const auto marked = events_.find(event);
   const auto target = streams_.find(stream);
-  if (captures_.record_event(stream, *marked)) return;
+  if (const auto point = captures_.point(stream)) {
+    marked->set_capture_point(*point);
+    return;
+  }
   const auto record = std::make_shared<EventRecord>();
   const auto append = [&](Batch& batch) { batch.add(RecordCommand{record}); };
   target->enqueue(append);

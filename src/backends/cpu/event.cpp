@@ -53,7 +53,7 @@ std::shared_ptr<EventRecord> CpuEvent::record() const {
   return record_;
 }
 
-CpuEvent::CapturePoint CpuEvent::capture_point() const {
+CapturePoint CpuEvent::capture_point() const {
   const std::scoped_lock lock(mutex_);
   return point_;
 }

@@ -10,14 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include <metrale/gpu/capture_session.h>
-
+#include "backends/cpu/capture.h"
 #include "backends/cpu/failure.h"
 #include "backends/cpu/scheduler.h"
 
 namespace metrale::backends::cpu {
-
-struct Capture;
 
 // Thread-safe.
 class EventRecord {
@@ -42,12 +39,6 @@ class EventRecord {
 // Thread-safe.
 class CpuEvent {
  public:
-  // A point of a capture that was recorded in this event.
-  struct CapturePoint {
-    std::shared_ptr<Capture> capture;
-    gpu::CaptureSession::Position position;
-  };
-
   void set_record(std::shared_ptr<EventRecord> record);
   void set_capture_point(CapturePoint point);
   // Null where nothing was recorded yet, or in a capture.

@@ -5,20 +5,8 @@
 
 namespace metrale::backends::cpu {
 
-void CpuGraph::check_uses(const HostMemory& memory) {
-  const std::uint64_t removals = memory.removals();
-  if (checked_removals_.load() == removals) return;
-  for (const NodeUse& node : uses_) {
-    const gpu::AllocationInfo& info = node.use.info;
-    if (node.use.ledger->is_live(info.id)) continue;
-    throw InvalidArgument(
-        fmt::format("graph: node {} ({}) points into the allocation of {} bytes at {:#x} ({}:{}), which was "
-                    "freed; capture "
-                    "the graph again",
-                    node.node, describe(nodes_.commands()[node.node]), info.bytes, info.base.address(),
-                    info.site.file, info.site.line));
-  }
-  checked_removals_.store(removals);
+void CpuGraph::check_uses(const gpu::AllocationBook& book) {
+  uses_.check(book, [this](std::size_t node) { return describe(nodes_.commands()[node]); });
 }
 
 std::shared_ptr<CpuGraph> CpuGraph::start_replay(const std::shared_ptr<CpuGraph>& graph) {

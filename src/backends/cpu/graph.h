@@ -2,13 +2,13 @@
 // CpuGraph: recorded commands that run again and again as one command of a stream, in the order of capture.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
+
+#include <metrale/gpu/allocation_book.h>
 
 #include "backends/cpu/command.h"
 #include "backends/cpu/failure.h"
@@ -16,18 +16,12 @@
 
 namespace metrale::backends::cpu {
 
-// An allocation and the first node that points into it.
-struct NodeUse {
-  std::size_t node = 0;
-  AllocationUse use;
-};
-
 class CpuGraph {
  public:
-  CpuGraph(Batch nodes, std::vector<NodeUse> uses) : nodes_(std::move(nodes)), uses_(std::move(uses)) {}
+  CpuGraph(Batch nodes, gpu::GraphUses uses) : nodes_(std::move(nodes)), uses_(std::move(uses)) {}
 
   // Throws InvalidArgument naming the node and the allocation where one was freed. Thread-safe.
-  void check_uses(const HostMemory& memory);
+  void check_uses(const gpu::AllocationBook& book);
   // A reference that counts as a running replay until it is dropped. Thread-safe.
   [[nodiscard]] static std::shared_ptr<CpuGraph> start_replay(const std::shared_ptr<CpuGraph>& graph);
   // Null where all nodes ran. Nodes after one that failed do not run.
@@ -39,8 +33,7 @@ class CpuGraph {
   void end_replay();
 
   const Batch nodes_;
-  const std::vector<NodeUse> uses_;
-  std::atomic<std::uint64_t> checked_removals_{0};
+  gpu::GraphUses uses_;
   std::mutex mutex_;
   std::condition_variable idle_;
   std::uint64_t replays_ = 0;  // guarded by mutex_

@@ -37,17 +37,6 @@ void release_pinned(const gpu::AllocationInfo& info) {
   release_block(host(info.base), round_up<std::uint64_t>(info.bytes, kPage));
 }
 
-std::string describe(const gpu::AllocationInfo& info) {
-  return fmt::format("the allocation of {} bytes at {:#x} ({}:{})", info.bytes, info.base.address(),
-                     info.site.file, info.site.line);
-}
-
-[[noreturn]] void throw_not_a_base(DevicePtr ptr, const char* call) {
-  throw InvalidArgument(
-      fmt::format("{}: {:#x} is not the base of a live allocation (freed twice, or never allocated here?)",
-                  call, ptr.address()));
-}
-
 }  // namespace
 
 HostMemory::HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes, const NumaPlacement& placement)
@@ -57,8 +46,8 @@ HostMemory::HostMemory(std::uint64_t max_bytes, std::uint64_t red_zone_bytes, co
       placement_(placement) {}
 
 HostMemory::~HostMemory() {
-  for (const gpu::AllocationInfo& info : arena_.entries()) release(info, 0);
-  for (const gpu::AllocationInfo& info : pinned_.entries()) release_pinned(info);
+  for (const gpu::AllocationInfo& info : book_.arena.entries()) release(info, 0);
+  for (const gpu::AllocationInfo& info : book_.pinned.entries()) release_pinned(info);
   for (const Quarantined& freed : quarantine_) release_block(freed.block, freed.bytes);
 }
 
@@ -121,26 +110,22 @@ void HostMemory::quarantine(std::byte* block, std::size_t bytes) {
 DevicePtr HostMemory::alloc(std::size_t bytes, CallSite site) {
   std::byte* const block = acquire(bytes, red_zone_bytes_);
   std::memset(block + bytes, kRedZone, red_zone_bytes_);
-  ledger_.add(device(block), bytes, site);
+  book_.device.add(device(block), bytes, site);
   return device(block);
 }
 
 void HostMemory::free(DevicePtr ptr) {
-  const auto info = ledger_.remove(ptr);
-  if (!info) throw_not_a_base(ptr, "free");
-  release(*info, red_zone_bytes_);
+  release(gpu::AllocationBook::remove(book_.device, ptr, "free"), red_zone_bytes_);
 }
 
 DevicePtr HostMemory::alloc_arena(std::size_t bytes) {
   std::byte* const block = acquire(bytes, 0);
-  arena_.add(device(block), bytes, {"weight arena", 0});
+  book_.arena.add(device(block), bytes, {"weight arena", 0});
   return device(block);
 }
 
 void HostMemory::free_arena(DevicePtr ptr) {
-  const auto info = arena_.remove(ptr);
-  if (!info) throw_not_a_base(ptr, "free_arena");
-  release(*info, 0);
+  release(gpu::AllocationBook::remove(book_.arena, ptr, "free_arena"), 0);
 }
 
 std::span<std::byte> HostMemory::alloc_pinned(std::size_t bytes) {
@@ -148,18 +133,16 @@ std::span<std::byte> HostMemory::alloc_pinned(std::size_t bytes) {
   std::byte* const block = fits ? acquire_block(round_up(bytes, kPage)) : nullptr;
   if (block == nullptr) throw OutOfMemory("pinned", bytes, host_memory_info().available_bytes);
   std::memset(block, 0, bytes);
-  pinned_.add(device(block), bytes, {"pinned memory", 0});
+  book_.pinned.add(device(block), bytes, {"pinned memory", 0});
   return {block, bytes};
 }
 
 void HostMemory::free_pinned(std::span<std::byte> memory) {
-  const auto info = pinned_.remove(device(memory.data()));
-  if (!info) throw_not_a_base(device(memory.data()), "free_pinned");
-  release_pinned(*info);
+  release_pinned(gpu::AllocationBook::remove(book_.pinned, device(memory.data()), "free_pinned"));
 }
 
 DevicePtr HostMemory::device_address_of_pinned(const std::byte* host) const {
-  if (!pinned_.containing(device(host).address())) {
+  if (!book_.pinned.containing(device(host).address())) {
     throw InvalidArgument(
         fmt::format("{:#x} lies in no live pinned allocation of this backend", device(host).address()));
   }
@@ -184,7 +167,7 @@ std::uint64_t HostMemory::free_bytes() const {
 
 std::size_t HostMemory::sweep() {
   std::size_t count = 0;
-  for (const gpu::AllocationInfo& info : ledger_.entries()) {
+  for (const gpu::AllocationInfo& info : book_.device.entries()) {
     free(info.base);
     ++count;
   }
@@ -195,7 +178,7 @@ std::size_t HostMemory::sweep() {
 
 std::vector<gpu::RedZoneHit> HostMemory::scan_red_zones() const {
   std::vector<gpu::RedZoneHit> hits;
-  for (const gpu::AllocationInfo& info : ledger_.entries()) {
+  for (const gpu::AllocationInfo& info : book_.device.entries()) {
     const std::span<const std::byte> zone(host(info.base) + info.bytes, red_zone_bytes_);
     const auto bad =
         std::find_if(zone.begin(), zone.end(), [](std::byte b) { return b != std::byte{kRedZone}; });
@@ -207,7 +190,7 @@ std::vector<gpu::RedZoneHit> HostMemory::scan_red_zones() const {
 }
 
 void HostMemory::poison_red_zones(std::uint64_t first_id, std::uint64_t last_id) {
-  for (const gpu::AllocationInfo& info : ledger_.entries()) {
+  for (const gpu::AllocationInfo& info : book_.device.entries()) {
     if (info.id < first_id || info.id >= last_id) continue;
     std::memset(host(info.base) + info.bytes, kRedZone, red_zone_bytes_);
   }
@@ -215,28 +198,9 @@ void HostMemory::poison_red_zones(std::uint64_t first_id, std::uint64_t last_id)
 
 // ---- look-up
 
-std::optional<AllocationUse> HostMemory::use_of(std::uint64_t address) const {
-  for (const gpu::AllocationLedger* ledger : {&ledger_, &pinned_, &arena_}) {
-    if (const auto info = ledger->containing(address)) return AllocationUse{.ledger = ledger, .info = *info};
-  }
-  return std::nullopt;
-}
-
 std::byte* HostMemory::range(DevicePtr ptr, std::uint64_t bytes, const char* what) const {
-  const auto use = use_of(ptr.address());
-  if (!use) {
-    throw InvalidArgument(fmt::format("{}: {:#x} lies in no live allocation", what, ptr.address()));
-  }
-  const std::uint64_t left = use->info.bytes - (ptr.address() - use->info.base.address());
-  if (bytes > left) {
-    throw InvalidArgument(fmt::format("{}: {} bytes from {:#x} on leave {} by {} bytes", what, bytes,
-                                      ptr.address(), describe(use->info), bytes - left));
-  }
+  book_.expect_range(ptr, bytes, what);
   return host(ptr);
-}
-
-std::uint64_t HostMemory::removals() const {
-  return ledger_.removals() + arena_.removals() + pinned_.removals();
 }
 
 }  // namespace metrale::backends::cpu

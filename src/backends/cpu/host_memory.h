@@ -11,18 +11,12 @@
 #include <span>
 #include <vector>
 
-#include <metrale/gpu/ledger.h>
+#include <metrale/gpu/allocation_book.h>
 #include <metrale/gpu/types.h>
 
 #include "backends/cpu/numa.h"
 
 namespace metrale::backends::cpu {
-
-// An allocation that a graph points into.
-struct AllocationUse {
-  const gpu::AllocationLedger* ledger = nullptr;
-  gpu::AllocationInfo info;
-};
 
 class HostMemory {
  public:
@@ -48,15 +42,12 @@ class HostMemory {
   // Frees all of the ledger; returns how many allocations there were.
   std::size_t sweep();
 
-  [[nodiscard]] const gpu::AllocationLedger& ledger() const { return ledger_; }
+  [[nodiscard]] const gpu::AllocationBook& book() const { return book_; }
+  [[nodiscard]] const gpu::AllocationLedger& ledger() const { return book_.device; }
   [[nodiscard]] bool has_red_zones() const { return red_zone_bytes_ != 0; }
 
   // The host address of a range inside one live allocation of any kind. Throws InvalidArgument naming `what`.
   [[nodiscard]] std::byte* range(DevicePtr ptr, std::uint64_t bytes, const char* what) const;
-  // The live allocation of any kind that holds `address`.
-  [[nodiscard]] std::optional<AllocationUse> use_of(std::uint64_t address) const;
-  // Grows whenever an allocation of any kind dies.
-  [[nodiscard]] std::uint64_t removals() const;
 
  private:
   [[nodiscard]] std::byte* acquire(std::size_t bytes, std::size_t padding);
@@ -69,9 +60,7 @@ class HostMemory {
   const std::uint64_t available_at_start_;
   const std::uint64_t red_zone_bytes_;
   const NumaPlacement placement_;
-  gpu::AllocationLedger ledger_;
-  gpu::AllocationLedger arena_;
-  gpu::AllocationLedger pinned_;
+  gpu::AllocationBook book_;
   mutable std::mutex budget_mutex_;
   std::uint64_t in_use_bytes_ = 0;  // ledger and arena; guarded by budget_mutex_
 
