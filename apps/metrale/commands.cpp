@@ -39,6 +39,10 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
       .add_option("--numa", flags.numa,
                   "Memory nodes that large CPU allocations lie on: none, interleave or bind")
       ->check(CLI::IsMember({"none", "interleave", "bind"}));
+  command
+      .add_option("--cuda-path", flags.cuda_path,
+                  "CUDA kernels: best (those of the device), or portable (compiled by the driver)")
+      ->check(CLI::IsMember({"best", "portable"}));
   command.add_option("--memory", flags.memory,
                      "Most device memory to use, such as 4G (default: what is free)");
 }
@@ -51,6 +55,13 @@ runtime::BackendOptions backend_options(const DeviceFlags& flags, const runtime:
                                     : value_of_flag("--cpus", flags.cpus, parse_cpu_list);
   options.numa = flags.numa.empty() ? environment.numa.value_or(backends::NumaPolicy::kNone)
                                     : value_of_flag("--numa", flags.numa, backends::parse_numa_policy);
+  options.cuda_path = environment.cuda_path.value_or(backends::CudaCodePath::kBest);
+  if (!flags.cuda_path.empty()) {
+    options.cuda_path =
+        flags.cuda_path == "portable" ? backends::CudaCodePath::kPortable : backends::CudaCodePath::kBest;
+  }
+  options.cublaslt = environment.cublaslt;
+  options.synchronize_launches = environment.debug_sync_kernels;
   if (!flags.memory.empty()) options.max_memory_bytes = parse_bytes(flags.memory, "--memory");
   if (!flags.memory.empty() && options.max_memory_bytes == 0)
     throw InvalidArgument("--memory: 0 leaves nothing");

@@ -28,12 +28,13 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_completion(CLI::App& command, const CLI::App& program);
 [[nodiscard]] Action add_man(CLI::App& command, const CLI::App& program);
 
-// --device, --threads, --cpus, --numa, --memory, shared by every command that opens a backend.
+// --device, --threads, --cpus, --numa, --cuda-path, --memory, shared by every command that opens a backend.
 struct DeviceFlags {
   std::string device = "auto";
   unsigned threads = 0;
   std::string cpus;
   std::string numa;
+  std::string cuda_path;
   std::string memory;
 };
 void add_device_flags(CLI::App& command, DeviceFlags& flags);

@@ -23,11 +23,14 @@ Action add_devices(CLI::App& command, const runtime::Environment& environment) {
     cpu.device = "cpu";
     for (const auto& device : runtime::list_devices(backend_options(cpu, environment))) {
       if (flags->json) {
-        const nlohmann::json line{{"name", device.name},
-                                  {"description", device.description},
-                                  {"total_memory_bytes", device.total_memory_bytes},
-                                  {"free_memory_bytes", device.free_memory_bytes}};
+        nlohmann::json line{{"name", device.name},
+                            {"description", device.description},
+                            {"total_memory_bytes", device.total_memory_bytes},
+                            {"free_memory_bytes", device.free_memory_bytes}};
+        if (!device.unavailable.empty()) line["unavailable"] = device.unavailable;
         output.write(line.dump() + "\n");
+      } else if (!device.unavailable.empty()) {
+        output.write(fmt::format("{:8} not usable: {}\n", device.name, device.unavailable));
       } else {
         output.write(fmt::format("{:8} {}; {:.1f} GiB of memory, {:.1f} free\n", device.name,
                                  device.description,

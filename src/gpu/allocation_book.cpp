@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <metrale/base/log.h>
 #include <metrale/gpu/allocation_book.h>
 
 namespace metrale::gpu {
 namespace {
+
+constexpr std::size_t kReportedLeaks = 5;
 
 std::string describe(const AllocationInfo& info) {
   return fmt::format("the allocation of {} bytes at {:#x} ({}:{})", info.bytes, info.base.address(),
@@ -24,7 +27,7 @@ AllocationInfo AllocationBook::remove(AllocationLedger& ledger, DevicePtr ptr, c
 }
 
 std::optional<AllocationUse> AllocationBook::use_of(std::uint64_t address) const {
-  for (const AllocationLedger* ledger : {&device, &pinned, &arena}) {
+  for (const AllocationLedger* ledger : {&device, &pinned, &arena, &foreign}) {
     if (const auto info = ledger->containing(address)) return AllocationUse{.ledger = ledger, .info = *info};
   }
   return std::nullopt;
@@ -44,6 +47,15 @@ void AllocationBook::expect_range(DevicePtr ptr, std::uint64_t bytes, const char
 
 std::uint64_t AllocationBook::removals() const {
   return device.removals() + arena.removals() + pinned.removals();
+}
+
+void warn_of_leaks(const AllocationLedger& ledger) {
+  const std::uint64_t count = ledger.live_count();
+  if (count == 0) return;
+  log().warn("{} device allocation(s), {} bytes, were never freed; the largest:", count, ledger.live_bytes());
+  for (const AllocationSiteReport& row : ledger.report(kReportedLeaks, 0)) {
+    log().warn("  {} bytes in {} allocation(s) of {}:{}", row.bytes, row.count, row.site.file, row.site.line);
+  }
 }
 
 void GraphUses::note(const AllocationBook& book, std::size_t node, std::uint64_t address) {

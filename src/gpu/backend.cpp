@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <metrale/base/error.h>
+#include <metrale/base/fd.h>
 #include <metrale/gpu/backend.h>
 #include <metrale/gpu/op_cache.h>
 
@@ -15,6 +16,7 @@ namespace {
 constexpr std::string_view kGraphs = "graphs";
 constexpr std::string_view kPinnedAddress = "device addresses of pinned memory";
 constexpr std::string_view kRawLaunch = "raw launches";
+constexpr std::string_view kForeignModules = "modules from outside";
 constexpr std::string_view kRedZones = "red zones (ask for them when the backend is made)";
 
 void require(bool offered, const GpuBackend& gpu, std::string_view feature) {
@@ -217,6 +219,27 @@ void GpuBackend::launch_raw(KernelHandle kernel, const LaunchShape& shape, Strea
   bump(counters_.launches);
 }
 
+void GpuBackend::load_module(std::string_view module, std::span<const std::byte> image) {
+  require(capabilities().foreign_modules, *this, kForeignModules);
+  expects(!image.empty(), "load_module: the image has no bytes");
+  do_load_module(module, image);
+}
+
+void GpuBackend::load_module_file(std::string_view module, const std::string& path) {
+  require(capabilities().foreign_modules, *this, kForeignModules);
+  const MappedFile file(open_for_reading(path), path);
+  try {
+    load_module(module, file.bytes());
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("'{}': {}", path, error.what()));
+  }
+}
+
+DeviceRange GpuBackend::device_symbol(std::string_view module, std::string_view symbol) {
+  require(capabilities().foreign_modules, *this, kForeignModules);
+  return do_device_symbol(module, symbol);
+}
+
 // ---- streams
 
 void GpuBackend::destroy_stream(StreamRef stream) {
@@ -276,6 +299,12 @@ void GpuBackend::do_poison_red_zones(std::uint64_t, std::uint64_t) {
 }
 void GpuBackend::do_launch_raw(KernelHandle, const LaunchShape&, StreamRef, std::span<const KernelArg>) {
   refuse(*this, kRawLaunch);
+}
+void GpuBackend::do_load_module(std::string_view, std::span<const std::byte>) {
+  refuse(*this, kForeignModules);
+}
+DeviceRange GpuBackend::do_device_symbol(std::string_view, std::string_view) {
+  refuse(*this, kForeignModules);
 }
 void GpuBackend::do_begin_capture(StreamRef) {
   refuse(*this, kGraphs);

@@ -164,6 +164,12 @@ class Fault final : public FaultBackend {
     fail_if_due(FaultPoint::kLaunch, "launch_raw");
     inner_.launch_raw(kernel, shape, stream, args);
   }
+  void do_load_module(std::string_view module, std::span<const std::byte> image) override {
+    inner_.load_module(module, image);
+  }
+  [[nodiscard]] DeviceRange do_device_symbol(std::string_view module, std::string_view symbol) override {
+    return inner_.device_symbol(module, symbol);
+  }
 
   [[nodiscard]] StreamRef do_default_stream() const override { return inner_.default_stream(); }
   [[nodiscard]] StreamRef do_create_stream() override {

@@ -54,6 +54,17 @@ spdlog::level::level_enum parse_level(const std::string& name) {
       fmt::format("METRALE_LOG is '{}'; trace, debug, info, warn, error and off are accepted", name));
 }
 
+backends::CudaCodePath parse_cuda_path(std::string_view name) {
+  if (name == "best") return backends::CudaCodePath::kBest;
+  if (name == "portable") return backends::CudaCodePath::kPortable;
+  throw InvalidArgument(fmt::format("'{}' is no code path; best and portable are accepted", name));
+}
+
+bool parse_switch(std::string_view value) {
+  if (value == "0" || value == "1") return value == "1";
+  throw InvalidArgument(fmt::format("'{}' is not understood; 0 and 1 are accepted", value));
+}
+
 }  // namespace
 
 Environment read_environment() {
@@ -62,6 +73,10 @@ Environment read_environment() {
   environment.cpus = parsed("METRALE_CPUS", parse_cpu_list);
   environment.numa = parsed("METRALE_NUMA", backends::parse_numa_policy);
   if (const auto threads = value_of("METRALE_THREADS")) environment.threads = parse_threads(*threads);
+  environment.cuda_path = parsed("METRALE_CUDA_PATH", parse_cuda_path);
+  environment.cublaslt = value_of("METRALE_CUBLASLT");
+  if (environment.cublaslt == "off") environment.cublaslt = "";
+  environment.debug_sync_kernels = parsed("METRALE_DEBUG_SYNC_KERNELS", parse_switch).value_or(false);
   environment.log = value_of("METRALE_LOG");
   if (environment.log) (void)parse_level(*environment.log);
   return environment;

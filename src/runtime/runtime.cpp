@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <charconv>
 #include <fstream>
+#include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include <metrale/backends/cpu.h>
+#include <metrale/backends/cuda.h>
 #include <metrale/base/cpu_features.h>
 #include <metrale/base/error.h>
 #include <metrale/kernels/cpu_kernels.h>
+#include <metrale/kernels/cuda_kernels.h>
 #include <metrale/runtime/runtime.h>
 
 namespace metrale::runtime {
@@ -33,22 +38,75 @@ std::unique_ptr<gpu::GpuBackend> open_cpu(const BackendOptions& options) {
                                     table);
 }
 
+constexpr std::string_view kNoKernels =
+    "CUDA: it was built without nvcc and has no kernels for it (the preset cuda has)";
+
+// The N of "cuda:N"; 0 for "cuda"; none for anything else.
+std::optional<int> cuda_ordinal(std::string_view device) {
+  if (device == "cuda") return 0;
+  if (!device.starts_with("cuda:")) return std::nullopt;
+  const std::string_view digits = device.substr(5);
+  int ordinal = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
+  if (error != std::errc{} || end != digits.data() + digits.size() || ordinal < 0) return std::nullopt;
+  return ordinal;
+}
+
+bool has_usable_cuda(const BackendOptions& options) {
+  return kernels::has_cuda_kernels() && !backends::list_cuda_devices(options.cuda_driver).devices.empty();
+}
+
+std::unique_ptr<gpu::GpuBackend> open_cuda(const BackendOptions& options, int ordinal) {
+  if (!kernels::has_cuda_kernels()) throw Unsupported("this build", kNoKernels);
+  gpu::CudaKernelTable table;
+  kernels::CudaKernelOptions kernel_options;
+  if (options.cublaslt) kernel_options.cublaslt = *options.cublaslt;
+  kernels::register_cuda_kernels(table, kernel_options);
+  return backends::make_cuda_backend(backends::open_cuda_host(ordinal, options.cuda_driver),
+                                     {.max_memory_bytes = options.max_memory_bytes,
+                                      .red_zone_bytes = options.red_zone_bytes,
+                                      .path = options.cuda_path,
+                                      .synchronize_launches = options.synchronize_launches},
+                                     table);
+}
+
+DeviceDescription describe(const backends::CudaDevice& device) {
+  return {.name = fmt::format("cuda:{}", device.ordinal),
+          .description = fmt::format("{}, compute capability {}.{}, {} multiprocessors{}", device.name,
+                                     device.compute_major, device.compute_minor, device.sm_count,
+                                     device.integrated ? ", memory shared with the host" : ""),
+          .total_memory_bytes = device.total_memory_bytes,
+          .free_memory_bytes = device.free_memory_bytes,
+          .unavailable = {}};
+}
+
 }  // namespace
 
 std::unique_ptr<gpu::GpuBackend> open_backend(const BackendOptions& options) {
-  if (options.device != "cpu" && options.device != "auto") {
-    throw InvalidArgument(fmt::format("unknown device '{}': this build has cpu", options.device));
-  }
-  return open_cpu(options);
+  if (options.device == "cpu") return open_cpu(options);
+  if (options.device == "auto") return has_usable_cuda(options) ? open_cuda(options, 0) : open_cpu(options);
+  if (const auto ordinal = cuda_ordinal(options.device)) return open_cuda(options, *ordinal);
+  throw InvalidArgument(
+      fmt::format("unknown device '{}': cpu, cuda, cuda:N and auto are there", options.device));
 }
 
 std::vector<DeviceDescription> list_devices(const BackendOptions& options) {
   const auto cpu = open_cpu(options);
-  return {{.name = "cpu",
-           .description =
-               fmt::format("{}, {}, {} threads", processor_name(), to_string(cpu_isa()), cpu->sm_count()),
-           .total_memory_bytes = cpu->total_memory_bytes(),
-           .free_memory_bytes = cpu->free_memory_bytes()}};
+  std::vector<DeviceDescription> devices{{.name = "cpu",
+                                          .description = fmt::format("{}, {}, {} threads", processor_name(),
+                                                                     to_string(cpu_isa()), cpu->sm_count()),
+                                          .total_memory_bytes = cpu->total_memory_bytes(),
+                                          .free_memory_bytes = cpu->free_memory_bytes(),
+                                          .unavailable = {}}};
+  const backends::CudaDevices cuda = backends::list_cuda_devices(options.cuda_driver);
+  for (const backends::CudaDevice& device : cuda.devices) {
+    devices.push_back(describe(device));
+    if (!kernels::has_cuda_kernels()) devices.back().unavailable = "this build has no CUDA kernels";
+  }
+  if (cuda.devices.empty()) {
+    devices.push_back({.name = "cuda", .description = {}, .unavailable = cuda.why_none});
+  }
+  return devices;
 }
 
 }  // namespace metrale::runtime

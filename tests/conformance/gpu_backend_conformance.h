@@ -51,6 +51,10 @@ class GpuBackendConformance : public testing::TestWithParam<BackendCase> {
   GpuBackendConformance() : rig_(GetParam().make({})), gpu_(rig_->gpu()) {}
 
   [[nodiscard]] bool runs_kernels() const { return gpu_.capabilities().runs_kernels; }
+  // Kernels can fail here, and only their own stream with them.
+  [[nodiscard]] bool isolates_failures() const {
+    return runs_kernels() && gpu_.capabilities().isolated_failures;
+  }
   void append(StreamRef stream, const DeviceBuffer& word, std::uint64_t number) {
     launch(gpu_, testing_kernels::kAppend, stream,
            testing_kernels::AppendArgs{.value = word.ptr().address(), .number = number});

@@ -317,6 +317,10 @@ TEST_P(GpuBackendConformance, WhatIsNotOfferedIsUnsupportedAndWhatIsOfferedIsNot
   agrees(offers.pinned_device_address, "device_address_of_pinned",
          [&] { static_cast<void>(gpu_.device_address_of_pinned(nullptr)); });
   agrees(offers.raw_launch, "launch_raw", [&] { gpu_.launch_raw({}, {}, stream, {}); });
+  const std::byte no_image{0x7F};
+  agrees(offers.foreign_modules, "load_module", [&] { gpu_.load_module("m", std::span(&no_image, 1)); });
+  agrees(offers.foreign_modules, "load_module_file", [&] { gpu_.load_module_file("m", "/no/such/file"); });
+  agrees(offers.foreign_modules, "device_symbol", [&] { static_cast<void>(gpu_.device_symbol("m", "s")); });
   agrees(offers.red_zones, "scan_red_zones", [&] { static_cast<void>(gpu_.scan_red_zones()); });
   agrees(offers.red_zones, "poison_red_zones", [&] { gpu_.poison_red_zones(0, 1); });
   EXPECT_FALSE(gpu_.stream_is_capturing(stream));

@@ -280,7 +280,7 @@ TEST_P(GpuBackendConformance, DeadEventIsRefused) {
 // ---- failures
 
 TEST_P(GpuBackendConformance, FailureSticksToItsStream) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const Stream stream = make_stream(gpu_);
   launch(gpu_, kernels::kFail, stream.ref(), kernels::FailArgs{7});
 
@@ -293,7 +293,7 @@ TEST_P(GpuBackendConformance, FailureSticksToItsStream) {
 }
 
 TEST_P(GpuBackendConformance, WorkAfterAFailureIsSkipped) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const Stream stream = make_stream(gpu_);
   const DeviceBuffer word = upload<std::uint64_t>({0});
   append(stream.ref(), word, 1);
@@ -309,7 +309,7 @@ TEST_P(GpuBackendConformance, WorkAfterAFailureIsSkipped) {
 }
 
 TEST_P(GpuBackendConformance, OtherStreamsGoOnAfterAFailure) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const Stream failed = make_stream(gpu_);
   const DeviceBuffer word = upload<std::uint64_t>({0});
   launch(gpu_, kernels::kFail, failed.ref(), kernels::FailArgs{7});
@@ -322,7 +322,7 @@ TEST_P(GpuBackendConformance, OtherStreamsGoOnAfterAFailure) {
 }
 
 TEST_P(GpuBackendConformance, FailureReachesWaitersAndTheirWaiters) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const Stream failed = make_stream(gpu_);
   const Stream waiter = make_stream(gpu_);
   const Stream second = make_stream(gpu_);
@@ -346,7 +346,7 @@ TEST_P(GpuBackendConformance, FailureReachesWaitersAndTheirWaiters) {
 }
 
 TEST_P(GpuBackendConformance, EventRecordedBeforeAFailureIsFine) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const Stream stream = make_stream(gpu_);
   const Event event = make_event(gpu_);
   gpu_.record_event(event.ref(), stream.ref());
@@ -357,7 +357,7 @@ TEST_P(GpuBackendConformance, EventRecordedBeforeAFailureIsFine) {
 }
 
 TEST_P(GpuBackendConformance, CopyToTheHostOnAFailedStreamThrows) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const Stream stream = make_stream(gpu_);
   const DeviceBuffer word = upload<std::uint64_t>({1});
   std::array<std::byte, 8> host{};
@@ -369,7 +369,7 @@ TEST_P(GpuBackendConformance, CopyToTheHostOnAFailedStreamThrows) {
 }
 
 TEST_P(GpuBackendConformance, FailedStreamIsDestroyedWithoutAComplaint) {
-  if (!runs_kernels()) GTEST_SKIP();
+  if (!isolates_failures()) GTEST_SKIP();
   const StreamRef stream = gpu_.create_stream();
   launch(gpu_, kernels::kFail, stream, kernels::FailArgs{7});
   EXPECT_NO_THROW(gpu_.destroy_stream(stream));

@@ -23,9 +23,10 @@ struct AllocationUse {
 
 class AllocationBook {
  public:
-  AllocationLedger device;  // alloc(): what the ledger of the interface shows
-  AllocationLedger arena;   // alloc_arena()
-  AllocationLedger pinned;  // alloc_pinned(), by device address
+  AllocationLedger device;   // alloc(): what the ledger of the interface shows
+  AllocationLedger arena;    // alloc_arena()
+  AllocationLedger pinned;   // alloc_pinned(), by device address
+  AllocationLedger foreign;  // variables of modules, which nobody frees
 
   // Takes the allocation whose base is `ptr` off one of them. Throws InvalidArgument naming `call`.
   static AllocationInfo remove(AllocationLedger& ledger, DevicePtr ptr, const char* call);
@@ -36,6 +37,9 @@ class AllocationBook {
   // Grows whenever an allocation of any kind dies.
   [[nodiscard]] std::uint64_t removals() const;
 };
+
+// Warns of what is still on a ledger that is about to be swept: how much, and the largest call sites.
+void warn_of_leaks(const AllocationLedger& ledger);
 
 // The allocations that the nodes of a graph point into.
 class GraphUses {

@@ -6,7 +6,8 @@
 // Blocking: a call that neither names a stream nor says "blocking" never waits for device work.
 // Failures: a kernel or copy that fails on its stream makes that stream (and every stream or event that
 // waited on it) failed for good: later work there is skipped, and synchronize, event_synchronize, event_query
-// and copy_d2h_on_stream throw the first error, a DeviceError. destroy_stream is the only cure.
+// and copy_d2h_on_stream throw the first error, a DeviceError. destroy_stream is the only cure. Without
+// capabilities().isolated_failures all streams fail so; after DeviceError::context_lost() every call does.
 // Handles and addresses that are dead or foreign throw InvalidArgument. A copy or memset of zero bytes does
 // nothing; one that leaves its allocation throws InvalidArgument where the backend can see it.
 #pragma once
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -115,6 +117,14 @@ class GpuBackend {
   // Enqueued: a foreign kernel with a list of arguments. Needs capabilities().raw_launch.
   void launch_raw(KernelHandle kernel, const LaunchShape& shape, StreamRef stream,
                   std::span<const KernelArg> args);
+  // Adds a module from outside: PTX text, a cubin or a fat binary. Blocking; `image` is not kept. Throws
+  // InvalidArgument for a name that is taken and for an image that the device refuses (with what its compiler
+  // says); load_module_file also IoError. Needs capabilities().foreign_modules. Its kernels are launched by
+  // launch_raw.
+  void load_module(std::string_view module, std::span<const std::byte> image);
+  void load_module_file(std::string_view module, const std::string& path);
+  // A variable of a module; copies may name it while the backend lives. Throws InvalidArgument.
+  [[nodiscard]] DeviceRange device_symbol(std::string_view module, std::string_view symbol);
   // One per backend; lives as long as it.
   [[nodiscard]] OpCache& op_cache() { return *op_cache_; }
 
@@ -205,6 +215,8 @@ class GpuBackend {
                          std::span<const std::byte> args) = 0;
   virtual void do_launch_raw(KernelHandle kernel, const LaunchShape& shape, StreamRef stream,
                              std::span<const KernelArg> args);
+  virtual void do_load_module(std::string_view module, std::span<const std::byte> image);
+  [[nodiscard]] virtual DeviceRange do_device_symbol(std::string_view module, std::string_view symbol);
 
   [[nodiscard]] virtual StreamRef do_default_stream() const = 0;
   [[nodiscard]] virtual StreamRef do_create_stream() = 0;

@@ -40,9 +40,13 @@ struct Capabilities {
   bool graphs = false;                 // begin_capture … destroy_graph
   bool pinned_device_address = false;  // device_address_of_pinned
   bool raw_launch = false;             // launch_raw
+  bool foreign_modules = false;        // load_module, load_module_file, device_symbol
   bool red_zones = false;              // scan_red_zones, poison_red_zones (only when asked for at creation)
   bool host_memory_is_device_memory = false;  // a DevicePtr is a host address
   bool runs_kernels = false;                  // false: launches are recorded only
+  // A kernel that fails takes its stream and who waits for it along, and nothing else. False: the failure is
+  // the whole backend's, and work enqueued after it may run.
+  bool isolated_failures = false;
 };
 
 // Calls and bytes since the backend was made. Read at any time; each figure is exact once its stream is
@@ -72,6 +76,12 @@ struct AllocationSiteReport {
   CallSite site;
   std::uint64_t bytes = 0;
   std::uint64_t count = 0;
+};
+
+// Bytes of device memory that somebody else owns: a variable of a module.
+struct DeviceRange {
+  DevicePtr ptr;
+  std::uint64_t bytes = 0;
 };
 
 // A red zone whose bytes changed: somebody wrote past the end of this allocation.

@@ -14,8 +14,6 @@
 namespace metrale::backends::cpu {
 namespace {
 
-constexpr std::size_t kReportedLeaks = 5;
-
 std::vector<CpuKernel> flatten(const gpu::CpuKernelTable& table) {
   std::vector<CpuKernel> kernels;
   for (const auto& [name, entry] : table.entries()) {
@@ -62,9 +60,11 @@ gpu::Capabilities CpuBackend::do_capabilities() const {
   return {.graphs = true,
           .pinned_device_address = true,
           .raw_launch = false,
+          .foreign_modules = false,
           .red_zones = memory_.has_red_zones(),
           .host_memory_is_device_memory = true,
-          .runs_kernels = true};
+          .runs_kernels = true,
+          .isolated_failures = true};
 }
 
 std::uint32_t CpuBackend::do_sm_count() const {
@@ -101,15 +101,8 @@ std::vector<gpu::AllocationSiteReport> CpuBackend::do_alloc_report(std::size_t t
 }
 
 std::size_t CpuBackend::do_sweep_unreleased() {
-  const auto largest = memory_.ledger().report(kReportedLeaks, 0);
-  const std::uint64_t bytes = memory_.ledger().live_bytes();
-  const std::size_t count = memory_.sweep();
-  if (count != 0)
-    log().warn("{} device allocation(s), {} bytes, were never freed; the largest:", count, bytes);
-  for (const gpu::AllocationSiteReport& row : largest) {
-    log().warn("  {} bytes in {} allocation(s) of {}:{}", row.bytes, row.count, row.site.file, row.site.line);
-  }
-  return count;
+  gpu::warn_of_leaks(memory_.ledger());
+  return memory_.sweep();
 }
 
 std::vector<gpu::RedZoneHit> CpuBackend::do_scan_red_zones() {

@@ -24,9 +24,11 @@ Capabilities Mock::do_capabilities() const {
   return {.graphs = true,
           .pinned_device_address = true,
           .raw_launch = true,
+          .foreign_modules = false,
           .red_zones = options_.red_zone_bytes != 0,
           .host_memory_is_device_memory = false,
-          .runs_kernels = false};
+          .runs_kernels = false,
+          .isolated_failures = true};
 }
 
 // ---- knobs

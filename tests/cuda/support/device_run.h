@@ -16,8 +16,8 @@
 
 namespace metrale::kernels {
 
-// Made once for the process, with the product's kernels. The device is the one that METRALE_TEST_DEVICE
-// names, cuda:0 otherwise; a machine without one throws, and main() has ended the program before.
+// Made once for the process, with the product's kernels. The device is the one that the command line
+// names (devices.h).
 [[nodiscard]] gpu::GpuBackend& cpu_backend();
 [[nodiscard]] gpu::GpuBackend& cuda_backend();
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/host.h"
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include <metrale/base/error.h>
+#include <metrale/base/log.h>
+
+namespace metrale::backends {
+namespace {
+
+using cuda::Driver;
+
+int attribute(const CudaHost& host, cuda::Device device, int which) {
+  int value = 0;
+  host.check(host.driver().device_attribute(&value, which, device), "cuDeviceGetAttribute");
+  return value;
+}
+
+CudaDevice describe_device(const Driver& driver, int ordinal) {
+  CudaDevice found{.ordinal = ordinal, .name = {}};
+  cuda::Device device = 0;
+  if (driver.device_get(&device, ordinal) != cuda::kSuccess) return found;
+  std::array<char, 256> name{};
+  if (driver.device_name(name.data(), static_cast<int>(name.size()) - 1, device) == cuda::kSuccess) {
+    found.name = name.data();
+  }
+  int sms = 0;
+  int integrated = 0;
+  std::size_t total = 0;
+  driver.device_attribute(&found.compute_major, cuda::kAttributeComputeMajor, device);
+  driver.device_attribute(&found.compute_minor, cuda::kAttributeComputeMinor, device);
+  driver.device_attribute(&sms, cuda::kAttributeMultiprocessors, device);
+  driver.device_attribute(&integrated, cuda::kAttributeIntegrated, device);
+  driver.device_total_memory(&total, device);
+  found.sm_count = static_cast<std::uint32_t>(sms);
+  found.integrated = integrated != 0;
+  found.total_memory_bytes = total;
+  return found;
+}
+
+}  // namespace
+
+CudaHost::CudaHost(std::shared_ptr<const Driver> driver, int ordinal) : driver_(std::move(driver)) {
+  check(driver_->device_get(&device_, ordinal), "cuDeviceGet");
+  check(driver_->primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  try {
+    facts_.ordinal = ordinal;
+    facts_.compute_major = attribute(*this, device_, cuda::kAttributeComputeMajor);
+    facts_.compute_minor = attribute(*this, device_, cuda::kAttributeComputeMinor);
+    facts_.sm_count = static_cast<std::uint32_t>(attribute(*this, device_, cuda::kAttributeMultiprocessors));
+    facts_.max_shared_bytes =
+        static_cast<std::uint32_t>(attribute(*this, device_, cuda::kAttributeMaxSharedPerBlockOptin));
+    integrated_ = attribute(*this, device_, cuda::kAttributeIntegrated) != 0;
+    std::size_t total = 0;
+    check(driver_->device_total_memory(&total, device_), "cuDeviceTotalMem");
+    total_bytes_ = total;
+    const cuda::ContextScope scope(*this);
+    check(driver_->stream_create(&default_stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
+  } catch (...) {
+    driver_->primary_release(device_);
+    throw;
+  }
+}
+
+CudaHost::~CudaHost() {
+  if (!context_lost()) {
+    const cuda::ContextScope scope(*this);
+    check_quietly(driver_->stream_destroy(default_stream_), "cuStreamDestroy");
+  }
+  check_quietly(driver_->primary_release(device_), "cuDevicePrimaryCtxRelease");
+}
+
+std::uint64_t CudaHost::free_bytes() const {
+  const cuda::ContextScope scope(*this);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(driver_->memory_info(&free, &total), "cuMemGetInfo");
+  return free;
+}
+
+void CudaHost::fail(cuda::Result result, std::string_view call) const {
+  const bool lost = cuda::means_context_lost(result);
+  if (lost) context_lost_.store(true, std::memory_order_relaxed);
+  throw DeviceError(call, result,
+                    fmt::format("device {}: {}{}", facts_.ordinal, driver_->describe(result),
+                                lost ? "; the device's context is lost: end the process" : ""),
+                    lost);
+}
+
+void CudaHost::check_quietly(cuda::Result result, std::string_view call) const noexcept {
+  if (cuda::is_harmless_at_teardown(result) || context_lost()) return;
+  try {
+    log().error("{}: {}", call, driver_->describe(result));
+  } catch (const std::exception&) {
+    return;  // the log failed; teardown goes on
+  }
+}
+
+CudaDevices list_cuda_devices(const std::string& driver_library) {
+  const cuda::LoadedDriver loaded = cuda::load_driver(driver_library);
+  CudaDevices found;
+  if (loaded.driver == nullptr) {
+    found.why_none = loaded.why_none;
+    return found;
+  }
+  const Driver& driver = *loaded.driver;
+  driver.driver_version(&found.driver_version);
+  int count = 0;
+  const cuda::Result result = driver.device_count(&count);
+  if (result != cuda::kSuccess || count == 0) {
+    found.why_none = result == cuda::kSuccess || result == cuda::kErrorNoDevice
+                         ? "the NVIDIA driver sees no device"
+                         : fmt::format("cuDeviceGetCount gave {}", driver.describe(result));
+    return found;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CudaDevice device = describe_device(driver, ordinal);
+    try {
+      device.free_memory_bytes = CudaHost(loaded.driver, ordinal).free_bytes();
+    } catch (const DeviceError& error) {
+      log().warn("cuda:{}: {}", ordinal, error.what());
+    }
+    found.devices.push_back(std::move(device));
+  }
+  return found;
+}
+
+std::shared_ptr<CudaHost> open_cuda_host(int ordinal, const std::string& driver_library) {
+  const cuda::LoadedDriver loaded = cuda::load_driver(driver_library);
+  if (loaded.driver == nullptr) throw Unsupported("this machine", "CUDA: " + loaded.why_none);
+  int count = 0;
+  const cuda::Result result = loaded.driver->device_count(&count);
+  if (result != cuda::kSuccess) count = 0;
+  if (ordinal < 0 || ordinal >= count) {
+    throw Unsupported("this machine",
+                      count == 0 ? "CUDA: the NVIDIA driver sees no device"
+                                 : fmt::format("cuda:{}: it has cuda:0 to cuda:{}", ordinal, count - 1));
+  }
+  return std::make_shared<CudaHost>(loaded.driver, ordinal);
+}
+
+}  // namespace metrale::backends

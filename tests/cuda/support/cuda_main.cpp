@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main of every program of CUDA tests.
+#include <cstdio>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include <metrale/base/error.h>
+
+#include "cuda/support/devices.h"
+
+namespace {
+
+constexpr int kNoDevice = 77;
+
+bool take(std::string_view argument) {
+  metrale::test::CudaTestDevice& chosen = metrale::test::cuda_test_device();
+  if (argument.starts_with("--device=cuda:")) {
+    chosen.device = argument.substr(9);
+    chosen.ordinal = std::stoi(std::string(argument.substr(14)));
+  } else if (argument == "--path=portable") {
+    chosen.path = metrale::backends::CudaCodePath::kPortable;
+  } else if (argument != "--path=best") {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (take(argv[i])) continue;
+    std::fprintf(stderr, "unknown argument %s: --device=cuda:N, --path=best|portable\n", argv[i]);
+    return 2;
+  }
+  try {
+    static_cast<void>(metrale::test::open_cuda());
+  } catch (const metrale::Error& error) {
+    std::fprintf(stderr, "no device to test on: %s\n", error.what());
+    return kNoDevice;
+  }
+  return RUN_ALL_TESTS();
+}
