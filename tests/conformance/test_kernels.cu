@@ -66,7 +66,8 @@ extern "C" __device__ int foreign_offset;
 extern "C" __device__ int foreign_offset = 3;
 extern "C" __global__ void foreign_sum(int* out, const int* in, int count, unsigned char scale) {
   extern __shared__ int shared[];
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) shared[i] = in[i] * scale;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
+    shared[i] = in[i] * scale;
   __syncthreads();
   if (threadIdx.x != 0) return;
   int sum = foreign_offset;
