@@ -75,7 +75,7 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
       limits_(limits),
       cache_(&cache),
       options_(options),
-      layout_(kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size)),
+      layout_(kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size, 0)),
       arena_(gpu, gpu::arena_sizes(arena_model(config, options.compute), limits, layout_.total_bytes)),
       table_stride_(limits.blocks_per_seq()),
       max_logit_rows_(gpu::arena_logit_rows(limits)) {

@@ -30,7 +30,7 @@ class Sizer {
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
   [[nodiscard]] std::uint64_t constant_bytes() const { return constant_bytes_; }
   [[nodiscard]] gpu::ArenaSizes arena(const gpu::EngineLimits& limits) const {
-    const auto step = kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size);
+    const auto step = kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size, 0);
     return gpu::arena_sizes(arena_model_, limits, step.total_bytes);
   }
   [[nodiscard]] std::uint64_t fixed_bytes(const gpu::EngineLimits& limits) const {

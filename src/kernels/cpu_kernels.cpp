@@ -14,6 +14,7 @@ void register_cpu_kernels(gpu::CpuKernelTable& table) {
   register_logits(table);
   register_norm(table);
   register_rope(table);
+  register_step(table);
 }
 
 }  // namespace metrale::kernels

@@ -14,5 +14,6 @@ void register_linear(gpu::CpuKernelTable& table);
 void register_logits(gpu::CpuKernelTable& table);
 void register_norm(gpu::CpuKernelTable& table);
 void register_rope(gpu::CpuKernelTable& table);
+void register_step(gpu::CpuKernelTable& table);
 
 }  // namespace metrale::kernels

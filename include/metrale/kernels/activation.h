@@ -2,6 +2,8 @@
 // Element-wise kernels of the feed-forward block and the residual stream, computed in FP32.
 #pragma once
 
+#include <algorithm>
+
 #include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
@@ -25,7 +27,7 @@ inline constexpr gpu::KernelId<GatedMulArgs> kSiluMul{"activation", "silu_mul"};
 // out = gate / (1 + exp(-2u)) * up, u = sqrt(2 / pi) * (gate + 0.044715 * gate^3): GELU in its tanh form
 inline constexpr gpu::KernelId<GatedMulArgs> kGeluTanhMul{"activation", "gelu_tanh_mul"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const GatedMulArgs& a) {
-  return {.grid = {a.max_rows}, .block = {256}};
+  return {.grid = {a.max_rows, std::max(1U, (a.width + 2047) / 2048)}, .block = {256}};
 }
 
 // accum += in
@@ -41,7 +43,7 @@ struct ResidualAddArgs {
 static_assert(sizeof(ResidualAddArgs) == 40);
 inline constexpr gpu::KernelId<ResidualAddArgs> kResidualAdd{"activation", "residual_add"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const ResidualAddArgs& a) {
-  return {.grid = {a.max_rows}, .block = {256}};
+  return {.grid = {a.max_rows, std::max(1U, (a.width + 2047) / 2048)}, .block = {256}};
 }
 
 }  // namespace metrale::kernels

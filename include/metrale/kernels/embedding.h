@@ -2,6 +2,8 @@
 // embedding: out[row] = scale * table[token_ids[row]], the product in FP32 and then rounded to nearest even.
 #pragma once
 
+#include <algorithm>
+
 #include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
@@ -22,7 +24,7 @@ struct EmbeddingArgs {
 static_assert(sizeof(EmbeddingArgs) == 56);
 inline constexpr gpu::KernelId<EmbeddingArgs> kEmbedding{"embedding", "embedding"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const EmbeddingArgs& a) {
-  return {.grid = {a.max_rows}, .block = {128}};
+  return {.grid = {a.max_rows, std::max(1U, (a.width + 1023) / 1024)}, .block = {128}};
 }
 
 }  // namespace metrale::kernels

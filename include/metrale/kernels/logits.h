@@ -3,6 +3,8 @@
 // greedy token.
 #pragma once
 
+#include <algorithm>
+
 #include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
@@ -22,7 +24,7 @@ struct GatherRowsArgs {
 static_assert(sizeof(GatherRowsArgs) == 48);
 inline constexpr gpu::KernelId<GatherRowsArgs> kGatherRows{"logits", "gather_rows"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const GatherRowsArgs& a) {
-  return {.grid = {a.max_rows}, .block = {128}};
+  return {.grid = {a.max_rows, std::max(1U, (a.width + 1023) / 1024)}, .block = {128}};
 }
 
 // tokens[row] = index of the largest finite logit, the lowest on ties; -1 where none is finite.
@@ -36,7 +38,7 @@ struct ArgmaxArgs {
 static_assert(sizeof(ArgmaxArgs) == 32);
 inline constexpr gpu::KernelId<ArgmaxArgs> kArgmax{"logits", "argmax"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const ArgmaxArgs& a) {
-  return {.grid = {a.max_rows}, .block = {256}};
+  return {.grid = {a.max_rows}, .block = {1024}};
 }
 
 }  // namespace metrale::kernels

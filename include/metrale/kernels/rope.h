@@ -4,6 +4,8 @@
 // rotary_dim / 2.
 #pragma once
 
+#include <algorithm>
+
 #include <metrale/gpu/kernel_id.h>
 #include <metrale/quant/element_type.h>
 
@@ -51,7 +53,10 @@ struct RopeArgs {
 static_assert(sizeof(RopeArgs) == 48);
 inline constexpr gpu::KernelId<RopeArgs> kRope{"rope", "rope"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const RopeArgs& a) {
-  return {.grid = {a.max_rows, a.num_heads}, .block = {64}};
+  // A thread for each eight pairs.
+  const std::uint64_t threads = std::uint64_t{a.num_heads} * ((a.rotary_dim / 2 + 7) / 8);
+  return {.grid = {a.max_rows, static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (threads + 127) / 128))},
+          .block = {128}};
 }
 
 }  // namespace metrale::kernels

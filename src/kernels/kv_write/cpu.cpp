@@ -7,6 +7,7 @@
 #include <metrale/kernels/kv_write.h>
 
 #include "kernels/host_args.h"
+#include "kernels/kv_write/args.h"
 #include "kernels/register.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -75,10 +76,7 @@ HWY_EXPORT(kv_write_rows);
 
 void kv_write(ThreadPool& pool, const KvWriteArgs& args) {
   const std::uint32_t rows = read_rows("kv_write", args.rows, args.max_rows);
-  check_type("kv_write", args.type);
-  check_kv_format("kv_write", args.k_format);
-  check_kv_format("kv_write", args.v_format);
-  expects(args.block_size != 0, "kv_write: block_size is 0");
+  check_kv_write(args);
   const auto* slots = host_ptr<const std::int64_t>(args.slots);
   const auto end_slot = static_cast<std::int64_t>(std::uint64_t{args.num_blocks} * args.block_size);
   for (std::uint32_t row = 0; row < rows; ++row) {

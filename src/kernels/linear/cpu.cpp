@@ -11,6 +11,7 @@
 #include <metrale/kernels/linear.h>
 
 #include "kernels/host_args.h"
+#include "kernels/linear/args.h"
 #include "kernels/linear/onednn.h"
 #include "kernels/linear/plan.h"
 #include "kernels/linear/results.h"
@@ -38,16 +39,6 @@ float* row_scratch(std::size_t count) {
   static thread_local AlignedBuffer buffer;
   if (buffer.size_bytes() < count * sizeof(float)) buffer = AlignedBuffer(count * sizeof(float), 64);
   return reinterpret_cast<float*>(buffer.data());
-}
-
-void check(const LinearArgs& args) {
-  for (const ElementType type : {args.in_type, args.weight_type, args.out_type}) check_type(kName, type);
-  if (args.in_features == 0 || args.in_stride < args.in_features || args.out_stride < args.out_features) {
-    throw InvalidArgument(fmt::format(
-        "{}: in_features {} (stride {}), out_features {} (stride {}): in_features must be at least 1 and a "
-        "stride at least its features",
-        kName, args.in_features, args.in_stride, args.out_features, args.out_stride));
-  }
 }
 
 // The panels of a call in stretches of `length`. With a fine end the stretches are an eighth shorter, and
@@ -236,7 +227,7 @@ class Launch {
 };
 
 void linear_body(ThreadPool& pool, const LinearArgs& args) {
-  check(args);
+  check_linear(kName, args);
   const std::uint32_t rows = read_rows(kName, args.rows, args.max_rows);
   if (rows == 0 || args.out_features == 0) return;
   Launch(pool, args).run(rows);
@@ -245,7 +236,7 @@ void linear_body(ThreadPool& pool, const LinearArgs& args) {
 // The same by oneDNN, each thread on outputs of its own, where there are enough rows to be worth its
 // overhead.
 void linear_fast_body(ThreadPool& pool, const LinearArgs& args) {
-  check(args);
+  check_linear(kName, args);
   const std::uint32_t rows = read_rows(kName, args.rows, args.max_rows);
   const bool use_onednn = rows >= kLinearFastRows && args.out_features != 0 &&
                           linear::onednn_has(args.in_type, args.weight_type, args.out_type);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include <fmt/format.h>
-
-#include <metrale/base/error.h>
 #include <metrale/kernels/rope.h>
 
 #include "kernels/host_args.h"
 #include "kernels/register.h"
+#include "kernels/rope/args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rope/cpu.cpp"
@@ -95,9 +93,7 @@ void rope_table_row(const RopeTableArgs& a, std::size_t row) {
 
 void rope_table(ThreadPool& pool, const RopeTableArgs& args) {
   const std::uint32_t rows = read_rows("rope_table", args.rows, args.max_rows);
-  if (args.dynamic_from != 0 && args.half_dims < 2) {
-    throw InvalidArgument("rope_table: dynamic scaling needs at least two pairs");
-  }
+  check_rope_table(args);
   pool.parallel_for(rows, row_grain(std::size_t{args.half_dims} * 32),
                     [&](std::size_t begin, std::size_t end) {
                       for (std::size_t row = begin; row < end; ++row) rope_table_row(args, row);
@@ -106,11 +102,7 @@ void rope_table(ThreadPool& pool, const RopeTableArgs& args) {
 
 void rope(ThreadPool& pool, const RopeArgs& args) {
   const std::uint32_t rows = read_rows("rope", args.rows, args.max_rows);
-  check_type("rope", args.type);
-  if (args.rotary_dim % 2 != 0 || args.rotary_dim > args.head_dim) {
-    throw InvalidArgument(fmt::format("rope: rotary_dim {} must be even and at most head_dim {}",
-                                      args.rotary_dim, args.head_dim));
-  }
+  check_rope(args);
   const std::size_t width = std::size_t{args.num_heads} * args.head_dim;
   pool.parallel_for(rows, row_grain(width), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(rope_rows)(args, begin, end);

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kv_write refuses before it looks at any data, whatever the backend.
+#pragma once
+
+#include <metrale/base/error.h>
+#include <metrale/kernels/kv_write.h>
+
+#include "kernels/host_args.h"
+
+namespace metrale::kernels {
+
+inline void check_kv_write(const KvWriteArgs& args) {
+  check_type("kv_write", args.type);
+  check_kv_format("kv_write", args.k_format);
+  check_kv_format("kv_write", args.v_format);
+  expects(args.block_size != 0, "kv_write: block_size is 0");
+}
+
+}  // namespace metrale::kernels

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <metrale/kernels/kv_write.h>
+
+#include "kernels/cuda_checked.h"
+#include "kernels/cuda_register.h"
+#include "kernels/embedded_cuda.h"
+#include "kernels/kv_write/args.h"
+
+namespace metrale::kernels {
+
+void register_kv_write(gpu::CudaKernelTable& table) {
+  table.add_module("kv_write", kv_write_images());
+  add_checked<check_kv_write>(table, kKvWrite);
+}
+
+}  // namespace metrale::kernels
