@@ -9,8 +9,15 @@ bool has_cuda_kernels() {
   return true;
 }
 
-void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions&) {
+void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions& options) {
+  register_activation(table);
+  register_embedding(table);
+  register_kv_write(table);
+  register_linear(table, options);
+  register_logits(table);
   register_norm(table);
+  register_rope(table);
+  register_step(table);
 }
 
 }  // namespace metrale::kernels

@@ -39,8 +39,7 @@ extern "C" __global__ void embedding(const __grid_constant__ EmbeddingArgs a) {
     if (row_thread() == 0) report_fault(gpu::DeviceFaultCode::kBadTokenId, blockIdx.x, id);
     return;
   }
-  const std::uint64_t from =
-      element_address(a.table_type, a.table, static_cast<std::uint64_t>(id) * a.width);
+  const std::uint64_t from = element_address(a.table_type, a.table, static_cast<std::uint64_t>(id) * a.width);
   const std::uint64_t to = element_address(a.out_type, a.out, std::uint64_t{blockIdx.x} * a.width);
   if (a.table_type == a.out_type && a.scale == 1.0F) {
     copy_row(a.out_type, from, to, a.width);

@@ -60,7 +60,8 @@ __device__ __forceinline__ void take_four(Best& best, const float4& x, std::uint
 extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant__ ArgmaxArgs a) {
   if (blockIdx.x >= read_rows(a.rows, a.max_rows)) return;
   const auto* row = pointer<const float>(a.logits) + std::uint64_t{blockIdx.x} * a.vocab;
-  const auto misplaced = static_cast<std::uint32_t>(reinterpret_cast<std::uint64_t>(row) % 16 / sizeof(float));
+  const auto misplaced =
+      static_cast<std::uint32_t>(reinterpret_cast<std::uint64_t>(row) % 16 / sizeof(float));
   const std::uint32_t head = min(misplaced == 0 ? 0U : 4 - misplaced, a.vocab);
   const std::uint32_t fours = (a.vocab - head) / 4;
   const auto* four = reinterpret_cast<const float4*>(row + head);
