@@ -19,6 +19,22 @@ function(metrale_fat_binary output source)
     DEPENDS ${source} DEPFILE ${output}.d VERBATIM)
 endfunction()
 
+# metrale_kernel_ptx(module source.cu): the target kernel_ptx writes ptx/<module>.ptx, whose parameter sizes
+# scripts/check_kernel_abi.py --ptx compares with the argument structs.
+function(metrale_kernel_ptx module source)
+  set(folder ${PROJECT_BINARY_DIR}/ptx)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(OUTPUT ${folder}/${module}.ptx
+    COMMAND ${METRALE_NVCC} ${METRALE_CUDA_FLAGS} -arch=compute_80 -ptx -MD -MF ${folder}/${module}.ptx.d
+      -MT ${folder}/${module}.ptx -o ${folder}/${module}.ptx ${source}
+    DEPENDS ${source} DEPFILE ${folder}/${module}.ptx.d VERBATIM)
+  add_custom_target(kernel_ptx_${module} DEPENDS ${folder}/${module}.ptx)
+  if(NOT TARGET kernel_ptx)
+    add_custom_target(kernel_ptx)
+  endif()
+  add_dependencies(kernel_ptx kernel_ptx_${module})
+endfunction()
+
 # metrale_embed_cuda(target module source.cu): `target` gets the arrays that src/kernels/embedded_cuda.h declares for `module`.
 function(metrale_embed_cuda target module source)
   get_filename_component(source ${source} ABSOLUTE)
@@ -32,4 +48,5 @@ function(metrale_embed_cuda target module source)
   set_source_files_properties(${embedding} PROPERTIES
     OBJECT_DEPENDS "${folder}/${module}.portable.fatbin;${folder}/${module}.sm90a.fatbin")
   target_sources(${target} PRIVATE ${embedding})
+  metrale_kernel_ptx(${module} ${source})
 endfunction()

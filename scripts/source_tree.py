@@ -80,12 +80,17 @@ def merge_base(root):
     return parent.strip() if parent else None
 
 
-def main(description, problems):
-    """The main of a check: prints what problems(root) returns; exit code 1 where there is any."""
+def main(description, problems, options=None):
+    """The main of a check: prints what problems(root) returns; exit code 1 where there is any.
+
+    `options` is a parser of arguments of the check's own; their values go to problems() by name.
+    """
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[options] if options else [])
     parser.add_argument("--root", type=Path, default=REPOSITORY, help="the tree to check (default: this repository)")
-    found = problems(parser.parse_args().root.resolve())
+    values = vars(parser.parse_args())
+    found = problems(values.pop("root").resolve(), **values)
     for problem in found:
         print(problem, file=sys.stderr)
     if found:

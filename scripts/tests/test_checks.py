@@ -71,6 +71,16 @@ struct AddArgs {};
 static_assert(sizeof(AddArgs) == 24);
 inline constexpr gpu::KernelId<AddArgs> kAdd{"vector", "add"};
 """
+DEVICE_CODE = """
+extern "C" __global__ void __launch_bounds__(64)
+    add(const __grid_constant__ AddArgs a) {}
+"""
+PTX = """
+.visible .entry add(
+\t.param .align 8 .b8 add_param_0[24]
+)
+.maxntid 64
+"""
 
 
 class CheckKernelAbi(TreeCase):
@@ -78,9 +88,73 @@ class CheckKernelAbi(TreeCase):
         super().setUp()
         self.write("include/metrale/kernels/vector.h", HEADER)
         self.write("src/kernels/vector/cpu.cpp", "void reg(Table& table) {\n  table.add<add_body>(kAdd);\n}\n")
+        self.write("src/kernels/vector/cuda.cpp", "void reg(Table& table) {\n  table.add(kAdd);\n}\n")
+        self.write("src/kernels/vector/cuda.cu", DEVICE_CODE)
 
     def test_matching_table_passes(self):
         self.assert_clean(check_kernel_abi)
+
+    def test_kernel_without_cuda_body_fails(self):
+        self.write("src/kernels/vector/cuda.cpp", "// table.add(kAdd);\n")
+        self.assert_one_problem(check_kernel_abi, "kAdd has no body in the CUDA table")
+
+    def test_cuda_registration_is_none_for_the_cpu(self):
+        self.write("src/kernels/vector/cpu.cpp")
+        self.assert_one_problem(check_kernel_abi, "kAdd has no body in the CPU table")
+
+    def test_kernel_for_cuda_only_needs_no_cpu_body(self):
+        self.write("include/metrale/kernels/vector.h", HEADER.replace("inline", "// cuda-only\ninline"))
+        self.write("src/kernels/vector/cpu.cpp")
+        self.assert_clean(check_kernel_abi)
+
+    def test_host_body_needs_no_device_symbol(self):
+        self.write("src/kernels/vector/cuda.cpp", "table.add_host(kAdd, make);\n")
+        self.write("src/kernels/vector/cuda.cu")
+        self.assert_clean(check_kernel_abi)
+
+    def test_host_bodies_of_one_kernel_are_alternatives(self):
+        self.write("src/kernels/vector/cuda.cpp", "table.add_host(kAdd, make);\n")
+        self.write("src/kernels/vector/cublaslt.cpp", "table.add_host(kAdd, make_other);\n")
+        self.assert_clean(check_kernel_abi)
+
+    def test_device_symbol_and_host_body_of_one_kernel_fail(self):
+        self.write("src/kernels/vector/cublaslt.cpp", "table.add_host(kAdd, make);\n")
+        self.assert_one_problem(check_kernel_abi, "already", "CUDA")
+
+    def test_missing_device_symbol_fails(self):
+        for registration in ("table.add(kAdd);\n", "add_checked<check_add>(table, kAdd);\n"):
+            with self.subTest(registration):
+                self.write("src/kernels/vector/cuda.cpp", registration)
+                self.write("src/kernels/vector/cuda.cu", DEVICE_CODE.replace(" add(", " sub("))
+                self.assert_one_problem(check_kernel_abi, "void add(")
+
+    def test_device_symbol_with_other_arguments_fails(self):
+        for args in ("const __grid_constant__ SubArgs a", "const AddArgs a", "float* x, float* y"):
+            with self.subTest(args):
+                self.write("src/kernels/vector/cuda.cu", DEVICE_CODE.replace("const __grid_constant__ AddArgs a", args))
+                self.assert_one_problem(check_kernel_abi, "cuda.cu:2", "AddArgs")
+
+    def test_ptx_of_the_pinned_size_passes(self):
+        self.write("ptx/vector.ptx", PTX)
+        self.assertEqual(check_kernel_abi.problems(self.root, self.root / "ptx"), [])
+
+    def test_each_slip_in_ptx_fails(self):
+        slips = {
+            "takes 32 bytes": PTX.replace("[24]", "[32]"),
+            "is not in vector.ptx": PTX.replace("add(", "sub("),
+            ".param .u64": PTX.replace(".align 8 .b8 add_param_0[24]", ".u64 add_param_0"),
+        }
+        for message, text in slips.items():
+            with self.subTest(message):
+                self.write("ptx/vector.ptx", text)
+                found = check_kernel_abi.problems(self.root, self.root / "ptx")
+                self.assertEqual(len(found), 1, found)
+                self.assertIn(message, found[0])
+
+    def test_missing_ptx_fails(self):
+        found = check_kernel_abi.problems(self.root, self.root / "ptx")
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("vector.ptx", found[0])
 
     def test_kernel_without_body_fails(self):
         self.write("src/kernels/vector/cpu.cpp", "// table.add<add_body>(kAdd);\n")
@@ -102,6 +176,7 @@ class CheckKernelAbi(TreeCase):
         again = HEADER + 'inline constexpr gpu::KernelId<AddArgs> kSum{"vector", "add"};\n'
         self.write("include/metrale/kernels/vector.h", again)
         self.write("src/kernels/vector/cpu.cpp", "table.add<a>(kAdd); table.add<b>(kSum);\n")
+        self.write("src/kernels/vector/cuda.cpp", "table.add(kAdd); table.add(kSum);\n")
         self.assert_one_problem(check_kernel_abi, "kSum has the name of kAdd")
 
     def test_family_other_than_the_header_fails(self):
