@@ -28,6 +28,9 @@ void check_kv_dtype(quant::KvDtype dtype) {
   }
 }
 
+// Matrix products of libraries like whole tiles of rows; the arena's buffers hold them.
+constexpr std::uint32_t kRowTile = 16;
+
 // A step of single tokens runs the smallest captured size that holds it.
 std::uint32_t bucket_for(std::uint32_t rows, std::uint32_t max_batch_size) {
   return std::min(std::bit_ceil(rows), max_batch_size);
@@ -57,6 +60,12 @@ std::vector<float> rope_frequencies(const ModelConfig& config) {
   return frequencies;
 }
 
+kernels::StepLayout largest_step(const gpu::EngineLimits& limits) {
+  // Each sequence may begin a block in any step, and a prompt chunk fills many.
+  const std::uint32_t deltas = limits.max_batch_size + ceil_div(limits.max_batch_tokens, limits.block_size);
+  return kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size, deltas);
+}
+
 kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size, quant::KvDtype dtype) {
   return {.block_size = block_size,
           .num_layers = config.num_layers,
@@ -75,8 +84,8 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
       limits_(limits),
       cache_(&cache),
       options_(options),
-      layout_(kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size, 0)),
-      arena_(gpu, gpu::arena_sizes(arena_model(config, options.compute), limits, layout_.total_bytes)),
+      largest_(largest_step(limits)),
+      arena_(gpu, gpu::arena_sizes(arena_model(config, options.compute), limits, largest_.total_bytes)),
       table_stride_(limits.blocks_per_seq()),
       max_logit_rows_(gpu::arena_logit_rows(limits)) {
   if (options.compute == ElementType::kF16) {
@@ -86,7 +95,7 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
     check_kv_dtype(cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i))));
   }
   options_.use_graphs = options.use_graphs && gpu.capabilities().graphs;
-  host_step_ = gpu::PinnedBuffer(gpu, layout_.total_bytes);
+  host_step_ = gpu::PinnedBuffer(gpu, largest_.total_bytes);
   host_tokens_ = gpu::PinnedBuffer(gpu, std::size_t{max_logit_rows_} * 4);
   host_logits_ = gpu::PinnedBuffer(gpu, arena_.sizes().logits);
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
@@ -190,34 +199,57 @@ void Decoder::fill_step(std::span<const StepSequence> batch) {
     table_rows[counts.num_seqs] = sequence.table_row;
     query_starts[++counts.num_seqs] = counts.num_tokens;
   }
+  counts.num_table_deltas = fill_table_deltas();
   std::memcpy(base + layout_.counts, &counts, sizeof counts);
   logit_rows_ = counts.num_logit_rows;
 }
 
-void Decoder::send_step() {
+// Changed entries go with the step where they fit, else ahead of it.
+std::uint32_t Decoder::fill_table_deltas() {
+  std::uint64_t pending = 0;
+  for (const BlockDelta& delta : deltas_) pending += delta.count;
+  if (pending > layout_.max_deltas) {
+    for (const BlockDelta& delta : deltas_) {
+      const std::size_t at = std::size_t{delta.table_row} * table_stride_ + delta.first;
+      gpu_->copy_h2d_async(arena_.ptr(&ArenaSizes::block_tables).offset(at * 4),
+                           std::as_bytes(std::span(&host_tables_[at], delta.count)), stream_.ref());
+    }
+    deltas_.clear();
+    return 0;
+  }
+  auto* entries = reinterpret_cast<std::uint32_t*>(host_step_.data() + layout_.delta_entries);
+  auto* blocks = reinterpret_cast<std::uint32_t*>(host_step_.data() + layout_.delta_blocks);
+  std::uint32_t count = 0;
   for (const BlockDelta& delta : deltas_) {
-    const std::size_t at = std::size_t{delta.table_row} * table_stride_ + delta.first;
-    gpu_->copy_h2d_async(arena_.ptr(&ArenaSizes::block_tables).offset(at * 4),
-                         std::as_bytes(std::span(&host_tables_[at], delta.count)), stream_.ref());
+    for (std::uint32_t i = 0; i < delta.count; ++i, ++count) {
+      entries[count] = delta.table_row * table_stride_ + delta.first + i;
+      blocks[count] = host_tables_[entries[count]];
+    }
   }
   deltas_.clear();
-  gpu_->copy_h2d_async_retained(arena_.ptr(&ArenaSizes::step), host_step_.span(), stream_.ref());
+  return count;
 }
 
 void Decoder::run(std::span<const StepSequence> batch) {
   check(batch);
   wait();  // the last step's copy reads the staging buffer
-  fill_step(batch);
-  send_step();
+  const bool single_tokens = std::ranges::all_of(
+      batch, [](const StepSequence& s) { return s.tokens.size() == 1 && s.logit_rows == 1; });
+  const auto seqs = static_cast<std::uint32_t>(batch.size());
+  has_tokens_ = single_tokens && options_.use_graphs;
   in_flight_ = true;
-  const bool single_tokens =
-      std::ranges::all_of(batch, [](const StepSequence& s) { return s.tokens.size() == 1; });
-  const auto rows = static_cast<std::uint32_t>(batch.size());
-  if (single_tokens && options_.use_graphs && logit_rows_ == rows) {
-    launch_graph(bucket_for(rows, limits_.max_batch_size));
-  } else {
-    launch_all(limits_.max_batch_tokens, max_logit_rows_);
+  if (has_tokens_) {
+    const std::uint32_t bucket = bucket_for(seqs, limits_.max_batch_size);
+    layout_ = kernels::step_layout(bucket, bucket, bucket);
+    fill_step(batch);
+    launch_graph(bucket);
+    return;
   }
+  std::uint32_t tokens = 0;
+  for (const StepSequence& sequence : batch) tokens += static_cast<std::uint32_t>(sequence.tokens.size());
+  layout_ = kernels::step_layout(tokens, seqs, largest_.max_deltas);
+  fill_step(batch);
+  launch_step(round_up(tokens, kRowTile), std::min(round_up(logit_rows_, kRowTile), max_logit_rows_));
 }
 
 void Decoder::wait() {
@@ -232,8 +264,12 @@ std::span<const std::int32_t> Decoder::read_greedy_tokens() {
     wait();
     return {};
   }
-  gpu_->copy_d2h_on_stream(out, arena_.ptr(&ArenaSizes::sampled_tokens), stream_.ref());
-  in_flight_ = false;
+  if (has_tokens_) {
+    wait();
+  } else {
+    gpu_->copy_d2h_on_stream(out, arena_.ptr(&ArenaSizes::sampled_tokens), stream_.ref());
+    in_flight_ = false;
+  }
   return {reinterpret_cast<const std::int32_t*>(out.data()), logit_rows_};
 }
 

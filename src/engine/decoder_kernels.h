@@ -12,6 +12,7 @@
 #include <metrale/kernels/logits.h>
 #include <metrale/kernels/norm.h>
 #include <metrale/kernels/rope.h>
+#include <metrale/kernels/step.h>
 
 namespace metrale::engine {
 
@@ -28,7 +29,8 @@ struct Decoder::Kernels {
         kv_write(gpu, kernels::kKvWrite),
         attention(gpu, kernels::kPagedAttention),
         gather_rows(gpu, kernels::kGatherRows),
-        argmax(gpu, kernels::kArgmax) {}
+        argmax(gpu, kernels::kArgmax),
+        apply_table_deltas(gpu, kernels::kApplyTableDeltas) {}
 
   gpu::BoundKernel<kernels::EmbeddingArgs> embedding;
   gpu::BoundKernel<kernels::RmsNormArgs> rms_norm;
@@ -42,6 +44,7 @@ struct Decoder::Kernels {
   gpu::BoundKernel<kernels::AttentionArgs> attention;
   gpu::BoundKernel<kernels::GatherRowsArgs> gather_rows;
   gpu::BoundKernel<kernels::ArgmaxArgs> argmax;
+  gpu::BoundKernel<kernels::ApplyTableDeltasArgs> apply_table_deltas;
 };
 
 }  // namespace metrale::engine

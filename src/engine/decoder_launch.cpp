@@ -27,17 +27,40 @@ float embedding_scale(const ModelConfig& config, ElementType compute) {
 
 }  // namespace
 
+// The graph holds everything that a step needs: one launch and one wait a token.
 void Decoder::launch_graph(std::uint32_t bucket) {
   auto found = graphs_.find(bucket);
   if (found == graphs_.end()) {
     gpu::CaptureScope capture(*gpu_, stream_.ref());
-    launch_all(bucket, bucket);
+    launch_step(bucket, bucket);
+    gpu_->copy_d2h_async(host_tokens_.span().first(std::size_t{bucket} * sizeof(std::int32_t)),
+                         arena_.ptr(&ArenaSizes::sampled_tokens), stream_.ref());
     found = graphs_.emplace(bucket, capture.finish()).first;
   }
   gpu_->launch_graph(found->second.ref(), stream_.ref());
 }
 
-void Decoder::launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows) {
+void Decoder::launch_step(std::uint32_t max_rows, std::uint32_t max_logit_rows) {
+  gpu_->copy_h2d_async_retained(arena_.ptr(&ArenaSizes::step), host_step_.span().first(layout_.total_bytes),
+                                stream_.ref());
+  launch_table_deltas();
+  launch_layers(max_rows);
+  if (max_logit_rows != 0) launch_head(max_logit_rows);
+}
+
+void Decoder::launch_table_deltas() {
+  kernels_->apply_table_deltas(
+      stream_.ref(),
+      {.num_deltas = step_address(layout_.counts + offsetof(kernels::StepCounts, num_table_deltas)),
+       .entries = step_address(layout_.delta_entries),
+       .blocks = step_address(layout_.delta_blocks),
+       .tables = arena_.ptr(&ArenaSizes::block_tables).address(),
+       .table_entries = std::uint64_t{limits_.max_batch_size} * table_stride_,
+       .max_deltas = layout_.max_deltas,
+       .reserved = 0});
+}
+
+void Decoder::launch_layers(std::uint32_t max_rows) {
   const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
   kernels_->embedding(stream_.ref(), {.rows = rows,
                                       .token_ids = step_address(layout_.token_ids),
@@ -51,7 +74,6 @@ void Decoder::launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows) {
                                       .scale = embedding_scale(*config_, options_.compute)});
   launch_rope_tables(max_rows);
   for (std::size_t layer = 0; layer < weights_->layers().size(); ++layer) launch_layer(layer, max_rows);
-  launch_head(max_logit_rows);
 }
 
 void Decoder::launch_rope_tables(std::uint32_t max_rows) {
@@ -206,7 +228,7 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                       .table_rows = step_address(layout_.table_rows),
                                       .workspace = arena_.ptr(&ArenaSizes::attention_workspace).address(),
                                       .max_tokens = max_rows,
-                                      .max_seqs = limits_.max_batch_size,
+                                      .max_seqs = layout_.max_seqs,
                                       .table_stride = table_stride_,
                                       .workspace_rows = limits_.max_batch_size,
                                       .num_q_heads = config_->num_q_heads,

@@ -7,7 +7,6 @@
 #include <metrale/base/error.h>
 #include <metrale/engine/decoder.h>
 #include <metrale/engine/memory_plan.h>
-#include <metrale/kernels/step.h>
 #include <metrale/kv/paged_cache.h>
 
 #include "engine/checkpoint.h"
@@ -30,8 +29,7 @@ class Sizer {
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
   [[nodiscard]] std::uint64_t constant_bytes() const { return constant_bytes_; }
   [[nodiscard]] gpu::ArenaSizes arena(const gpu::EngineLimits& limits) const {
-    const auto step = kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size, 0);
-    return gpu::arena_sizes(arena_model_, limits, step.total_bytes);
+    return gpu::arena_sizes(arena_model_, limits, largest_step(limits).total_bytes);
   }
   [[nodiscard]] std::uint64_t fixed_bytes(const gpu::EngineLimits& limits) const {
     return checked_add(weight_bytes_, arena(limits).total_bytes(), constant_bytes_);

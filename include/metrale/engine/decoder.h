@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoder: a decoder-only model on a backend. One call runs one step over a ragged batch: any mix of prompt
-// chunks and single decode tokens. A step of single tokens replays a graph, captured once for each batch
-// bucket.
+// chunks and single decode tokens. A step of single tokens is one graph, captured once for each batch bucket:
+// it takes the step's metadata to the device, changes the block tables, computes and brings the greedy tokens
+// back.
 //
 // A sequence's logits are bit-equal whatever it is batched with and however its prompt is cut into chunks.
 // Threads: one caller. Everything runs on one stream of its own.
@@ -45,6 +46,8 @@ struct DecoderOptions {
 // float[1 or 2][head_dim / 2]: the frequencies of the rotary embedding, then those of layers with angles of
 // their own. What the decoder keeps on the device beside its arena.
 [[nodiscard]] std::vector<float> rope_frequencies(const ModelConfig& config);
+// What says to the device what a step does, for the largest step within these limits.
+[[nodiscard]] kernels::StepLayout largest_step(const gpu::EngineLimits& limits);
 // The KV cache that this model needs.
 [[nodiscard]] kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size,
                                           quant::KvDtype dtype);
@@ -82,6 +85,7 @@ class Decoder {
 
  private:
   struct Kernels;
+  // Entries of the block tables that changed since the device saw them.
   struct BlockDelta {
     std::uint32_t table_row;
     std::uint32_t first;
@@ -90,9 +94,11 @@ class Decoder {
 
   void check(std::span<const StepSequence> batch) const;
   void fill_step(std::span<const StepSequence> batch);
-  void send_step();
+  [[nodiscard]] std::uint32_t fill_table_deltas();
   void launch_graph(std::uint32_t bucket);
-  void launch_all(std::uint32_t max_rows, std::uint32_t max_logit_rows);
+  void launch_step(std::uint32_t max_rows, std::uint32_t max_logit_rows);
+  void launch_table_deltas();
+  void launch_layers(std::uint32_t max_rows);
   void launch_rope_tables(std::uint32_t max_rows);
   void launch_layer(std::size_t layer, std::uint32_t max_rows);
   void launch_mlp(const LayerWeights& weights, std::uint32_t max_rows);
@@ -117,7 +123,8 @@ class Decoder {
   gpu::EngineLimits limits_;
   kv::PagedKvCache* cache_;
   DecoderOptions options_;
-  kernels::StepLayout layout_;
+  kernels::StepLayout largest_;  // of any step
+  kernels::StepLayout layout_;   // of the current step
   gpu::BufferArena arena_;
   gpu::DeviceBuffer
       inv_freq_;  // float[rope tables][head_dim / 2]: the model's own, then that of local layers
@@ -130,6 +137,7 @@ class Decoder {
   std::uint32_t max_logit_rows_;
   std::uint32_t logit_rows_ = 0;            // of the last step
   bool in_flight_ = false;                  // the last step has not been waited for
+  bool has_tokens_ = false;                 // host_tokens_ are those of the last step once it is over
   std::vector<std::uint32_t> host_tables_;  // mirror of the device's
   std::vector<BlockDelta> deltas_;
   std::map<std::uint32_t, gpu::Graph> graphs_;  // by bucket; destroyed before the buffers they use
