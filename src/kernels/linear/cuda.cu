@@ -50,12 +50,12 @@ struct Packed {
 
   __device__ __forceinline__ void load(const std::byte* from) {
     if constexpr (kWords == 2) {
-      const uint2 w = *reinterpret_cast<const uint2*>(from);
+      const uint2 w = __ldg(reinterpret_cast<const uint2*>(from));
       word[0] = w.x, word[1] = w.y;
     } else {
 #pragma unroll
       for (std::uint32_t i = 0; i < kWords; i += 4) {
-        const uint4 w = reinterpret_cast<const uint4*>(from)[i / 4];
+        const uint4 w = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
         word[i] = w.x, word[i + 1] = w.y, word[i + 2] = w.z, word[i + 3] = w.w;
       }
     }

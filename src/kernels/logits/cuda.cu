@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant_
   for (; i + std::uint64_t{kLoads - 1} * blockDim.x < fours; i += std::uint64_t{kLoads} * blockDim.x) {
     float4 x[kLoads];
 #pragma unroll
-    for (std::uint32_t k = 0; k < kLoads; ++k) x[k] = four[i + std::uint64_t{k} * blockDim.x];
+    for (std::uint32_t k = 0; k < kLoads; ++k) x[k] = __ldg(four + i + std::uint64_t{k} * blockDim.x);
 #pragma unroll
     for (std::uint32_t k = 0; k < kLoads; ++k) {
       take_four(best, x[k], head + 4 * static_cast<std::uint32_t>(i + std::uint64_t{k} * blockDim.x));
