@@ -59,7 +59,17 @@ template struct GoldenArray<float>;
 template struct GoldenArray<std::uint32_t>;
 template struct GoldenArray<std::uint16_t>;
 
-GoldenFile::GoldenFile(std::string_view name) : path_(fmt::format("{}/{}.json", METRALE_GOLDEN_DIR, name)) {
+std::string& golden_directory() {
+  static std::string directory = METRALE_GOLDEN_DIR;
+  return directory;
+}
+
+std::string& demo_model_directory() {
+  static std::string directory = METRALE_DEMO_MODEL;
+  return directory;
+}
+
+GoldenFile::GoldenFile(std::string_view name) : path_(fmt::format("{}/{}.json", golden_directory(), name)) {
   facts_ = parse_json(path_);
   if (!facts_.contains("binary")) return;
   const nlohmann::json& binary = facts_.at("binary");

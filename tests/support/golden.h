@@ -14,6 +14,11 @@
 
 namespace metrale::test {
 
+// Where the golden files and the demo model are: in the source tree that the tests were built from, unless a
+// program that travels says otherwise.
+[[nodiscard]] std::string& golden_directory();
+[[nodiscard]] std::string& demo_model_directory();
+
 // One array of a golden file: row-major values and their shape.
 template <class T>
 struct GoldenArray {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main of every program of CUDA tests.
 #include <cstdio>
+#include <string>
 #include <string_view>
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <metrale/base/error.h>
 
 #include "cuda/support/devices.h"
+#include "support/golden.h"
 
 namespace {
 
@@ -20,6 +22,10 @@ bool take(std::string_view argument) {
     chosen.ordinal = std::stoi(std::string(argument.substr(14)));
   } else if (argument == "--path=portable") {
     chosen.path = metrale::backends::CudaCodePath::kPortable;
+  } else if (argument.starts_with("--golden=")) {
+    metrale::test::golden_directory() = argument.substr(9);
+  } else if (argument.starts_with("--model=")) {
+    metrale::test::demo_model_directory() = argument.substr(8);
   } else if (argument != "--path=best") {
     return false;
   }
@@ -32,7 +38,9 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (take(argv[i])) continue;
-    std::fprintf(stderr, "unknown argument %s: --device=cuda:N, --path=best|portable\n", argv[i]);
+    std::fprintf(stderr,
+                 "unknown argument %s: --device=cuda:N, --path=best|portable, --golden=DIR, --model=DIR\n",
+                 argv[i]);
     return 2;
   }
   try {

@@ -206,7 +206,7 @@ TEST_F(EngineTest, SteadyDecodeAllocatesNothingAndWaitsOnceAStep) {
 
 TEST_F(EngineTest, NothingIsLeftOnTheBackendAfterTheEngineIsGone) {
   EngineHarness harness(dir.path(), options);
-  const auto gpu = make_cpu();
+  const auto gpu = make_backend();
   const SteadyClock clock;
   {
     engine::Engine engine(*gpu, dir.path(), options, clock);
@@ -222,10 +222,10 @@ TEST_F(EngineTest, NothingIsLeftOnTheBackendAfterTheEngineIsGone) {
 
 // Every allocation of the start fails once; each time nothing stays behind, and the next start works.
 TEST_F(EngineTest, EveryFailingAllocationOfTheStartLeaksNothing) {
-  const auto cpu = make_cpu();
+  const auto gpu = make_backend();
   const SteadyClock clock;
   for (const gpu::FaultPoint point : {gpu::FaultPoint::kAlloc, gpu::FaultPoint::kAllocPinned}) {
-    const auto fault = gpu::make_fault_backend(*cpu);
+    const auto fault = gpu::make_fault_backend(*gpu);
     {
       const engine::Engine engine(*fault, dir.path(), options, clock);
     }
@@ -234,7 +234,7 @@ TEST_F(EngineTest, EveryFailingAllocationOfTheStartLeaksNothing) {
     for (std::uint64_t nth = 1; nth <= calls; ++nth) {
       fault->fail_nth(point, nth);
       EXPECT_THROW(engine::Engine(*fault, dir.path(), options, clock), OutOfMemory) << "allocation " << nth;
-      EXPECT_EQ(cpu->live_alloc_count(), 0U) << "allocation " << nth;
+      EXPECT_EQ(gpu->live_alloc_count(), 0U) << "allocation " << nth;
     }
     fault->fail_nth(point, 0);
     const engine::Engine engine(*fault, dir.path(), options, clock);
@@ -242,10 +242,10 @@ TEST_F(EngineTest, EveryFailingAllocationOfTheStartLeaksNothing) {
 }
 
 TEST_F(EngineTest, FailingCopyOrLookUpOfTheStartLeaksNothing) {
-  const auto cpu = make_cpu();
+  const auto gpu = make_backend();
   const SteadyClock clock;
   for (const gpu::FaultPoint point : {gpu::FaultPoint::kCopy, gpu::FaultPoint::kStream}) {
-    const auto fault = gpu::make_fault_backend(*cpu);
+    const auto fault = gpu::make_fault_backend(*gpu);
     {
       const engine::Engine engine(*fault, dir.path(), options, clock);
     }
@@ -254,28 +254,26 @@ TEST_F(EngineTest, FailingCopyOrLookUpOfTheStartLeaksNothing) {
     for (std::uint64_t nth = 1; nth <= calls; ++nth) {
       fault->fail_nth(point, nth);
       EXPECT_THROW(engine::Engine(*fault, dir.path(), options, clock), DeviceError) << "call " << nth;
-      EXPECT_EQ(cpu->live_alloc_count(), 0U) << "call " << nth;
+      EXPECT_EQ(gpu->live_alloc_count(), 0U) << "call " << nth;
     }
   }
 }
 
 TEST_F(EngineTest, CancelledLoadLeavesNothing) {
-  const auto cpu = make_cpu();
+  const auto gpu = make_backend();
   const SteadyClock clock;
   options.progress = [](std::uint64_t done, std::uint64_t total) { return done * 2 < total; };
-  EXPECT_THROW(engine::Engine(*cpu, dir.path(), options, clock), Cancelled);
-  EXPECT_EQ(cpu->live_alloc_count(), 0U);
+  EXPECT_THROW(engine::Engine(*gpu, dir.path(), options, clock), Cancelled);
+  EXPECT_EQ(gpu->live_alloc_count(), 0U);
 }
 
 TEST_F(EngineTest, TooLittleMemoryForTheBlocksSaysWhatWouldFit) {
-  gpu::CpuKernelTable table;
-  kernels::register_cpu_kernels(table);
-  const auto small = backends::make_cpu_backend({.threads = 2, .max_memory_bytes = 1U << 20}, table);
+  const auto small = make_backend(2, std::uint64_t{64} << 20);
   const SteadyClock clock;
   options.kv_blocks = 100'000;
   try {
     const engine::Engine engine(*small, dir.path(), options, clock);
-    FAIL() << "100000 blocks fitted into a megabyte";
+    FAIL() << "100000 blocks fitted into 64 megabytes";
   } catch (const OutOfMemory& error) {
     EXPECT_THAT(error.what(), HasSubstr("100000 blocks of 16 tokens asked"));
     EXPECT_THAT(error.what(), HasSubstr("would fit"));

@@ -114,7 +114,7 @@ class SmolLm2 : public testing::Test {
       GTEST_SKIP() << "the demo model is not there: scripts/get_demo_model.sh fetches it";
     }
   }
-  std::string directory = METRALE_DEMO_MODEL;
+  std::string directory = demo_model_directory();
 };
 
 TEST_F(SmolLm2, Fp32LogitsAtEveryPositionAgree) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine over a model directory on the CPU backend, and logits of whole token sequences through its
+// An engine over a model directory on the backend under test, and logits of whole token sequences through its
 // decoder.
 #pragma once
 
@@ -13,21 +13,19 @@
 #include <string>
 #include <vector>
 
-#include <metrale/backends/cpu.h>
 #include <metrale/base/checked.h>
 #include <metrale/base/clock.h>
 #include <metrale/engine/engine.h>
-#include <metrale/kernels/cpu_kernels.h>
+#include <metrale/gpu/backend.h>
 
 namespace metrale::test {
 
 using Tokens = std::vector<std::int32_t>;
 
-inline std::unique_ptr<gpu::GpuBackend> make_cpu(unsigned threads = 2, std::uint64_t schedule_seed = 0) {
-  gpu::CpuKernelTable table;
-  kernels::register_cpu_kernels(table);
-  return backends::make_cpu_backend({.threads = threads, .schedule_seed = schedule_seed}, table);
-}
+// The backend that this program's engines run on, with the product's kernels; each program of engine tests
+// defines it. `threads` is for the CPU.
+[[nodiscard]] std::unique_ptr<gpu::GpuBackend> make_backend(unsigned threads = 2,
+                                                            std::uint64_t max_memory_bytes = 0);
 
 // How the logits of some sequences are computed: none of it may show in them.
 struct RunPlan {
@@ -41,8 +39,10 @@ class EngineHarness {
  public:
   explicit EngineHarness(const std::string& directory, const engine::EngineOptions& options = {},
                          unsigned threads = 2)
-      : gpu_(make_cpu(threads)),
-        engine_(std::make_unique<engine::Engine>(*gpu_, directory, options, clock_)) {}
+      : EngineHarness(directory, options, make_backend(threads)) {}
+  EngineHarness(const std::string& directory, const engine::EngineOptions& options,
+                std::unique_ptr<gpu::GpuBackend> gpu)
+      : gpu_(std::move(gpu)), engine_(std::make_unique<engine::Engine>(*gpu_, directory, options, clock_)) {}
 
   [[nodiscard]] engine::Engine& engine() { return *engine_; }
   [[nodiscard]] gpu::GpuBackend& gpu() { return *gpu_; }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Teacher-forced logits of the device against the CPU's, in BF16: the same top token wherever the CPU's best
+// two are more than 0.1 apart, and a mean KL divergence of at most 1e-3.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <support/golden.h>
+#include <support/temp_dir.h>
+#include <support/tiny_model.h>
+
+#include <gtest/gtest.h>
+
+#include <metrale/runtime/runtime.h>
+
+#include "engine/model/harness.h"
+
+namespace metrale::test {
+namespace {
+
+constexpr float kClearGap = 0.1F;
+constexpr double kMaxMeanKl = 1e-3;
+
+struct Comparison {
+  std::size_t rows = 0;
+  std::size_t clear_rows = 0;  // the reference's best two tokens are more than kClearGap apart
+  std::size_t same_top = 0;    // of those
+  double kl = 0;
+};
+
+double log_sum(std::span<const float> row) {
+  const double best = *std::ranges::max_element(row);
+  double sum = 0;
+  for (const float logit : row) sum += std::exp(logit - best);
+  return best + std::log(sum);
+}
+
+void compare_row(std::span<const float> reference, std::span<const float> row, Comparison& all) {
+  const auto best = std::ranges::max_element(reference);
+  float second = -std::numeric_limits<float>::infinity();
+  for (auto at = reference.begin(); at != reference.end(); ++at) {
+    if (at != best) second = std::max(second, *at);
+  }
+  ++all.rows;
+  if (*best - second > kClearGap) {
+    ++all.clear_rows;
+    const auto top = std::ranges::max_element(row) - row.begin();
+    all.same_top += top == best - reference.begin() ? 1 : 0;
+  }
+  const double reference_sum = log_sum(reference);
+  const double sum = log_sum(row);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const double log_p = reference[i] - reference_sum;
+    all.kl += std::exp(log_p) * (log_p - (row[i] - sum));
+  }
+}
+
+Comparison compare(const std::string& directory, const engine::EngineOptions& options,
+                   std::span<const Tokens> sequences, std::size_t chunk) {
+  EngineHarness cpu(directory, options, runtime::open_backend({.device = "cpu"}));
+  EngineHarness device(directory, options);
+  const auto expected = cpu.logits(sequences, chunk);
+  const auto actual = device.logits(sequences, chunk);
+  const std::size_t vocab = cpu.engine().config().vocab_size;
+  Comparison all;
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    for (std::size_t at = 0; at < expected[s].size(); at += vocab) {
+      compare_row(std::span(expected[s]).subspan(at, vocab), std::span(actual[s]).subspan(at, vocab), all);
+    }
+  }
+  return all;
+}
+
+void expect_parity(const Comparison& found) {
+  const double mean_kl = found.kl / static_cast<double>(found.rows);
+  testing::Test::RecordProperty("mean_kl", std::to_string(mean_kl));
+  testing::Test::RecordProperty("clear_rows", std::to_string(found.clear_rows));
+  testing::Test::RecordProperty("rows", std::to_string(found.rows));
+  EXPECT_EQ(found.same_top, found.clear_rows) << "of " << found.rows << " rows";
+  EXPECT_LE(mean_kl, kMaxMeanKl);
+}
+
+engine::EngineOptions options_for(std::uint32_t max_seq_len, std::uint32_t batch) {
+  engine::EngineOptions options;
+  options.max_seq_len = max_seq_len;
+  options.max_batch_size = batch;
+  options.max_batch_tokens = 256;
+  options.compute = quant::ElementType::kBf16;
+  return options;
+}
+
+class TinyParity : public testing::TestWithParam<std::string> {};
+
+TEST_P(TinyParity, DeviceAgreesWithTheCpu) {
+  const TempDir dir;
+  TinyModel model = tiny_model(GetParam());
+  if (model.name != "tiny_dynamic") model.config["max_position_embeddings"] = 2048;
+  write_tiny_model(model, dir.path());
+  std::mt19937 random(5);
+  std::vector<Tokens> sequences(4);
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    sequences[s].resize(s == 0 && model.name != "tiny_dynamic" ? 700 : 90);
+    for (std::int32_t& token : sequences[s]) token = static_cast<std::int32_t>(random() % 256);
+  }
+  expect_parity(compare(dir.path(), options_for(800, 4), sequences, 64));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyParity, testing::ValuesIn(tiny_model_names()),
+                         [](const auto& c) { return c.param; });
+
+TEST(SmolLm2Parity, DeviceAgreesWithTheCpu) {
+  if (!std::filesystem::exists(demo_model_directory() + "/model.safetensors")) {
+    GTEST_SKIP() << "the demo model is not there: scripts/get_demo_model.sh fetches it";
+  }
+  const GoldenFile golden("engine/smollm2_fp32");
+  const auto tokens = golden.array<std::uint32_t>("tokens");
+  std::vector<Tokens> prompts;
+  for (std::size_t p = 0; p < tokens.shape[0]; ++p) {
+    const auto prompt = tokens.at(p);
+    prompts.emplace_back(prompt.begin(), prompt.end());
+  }
+  expect_parity(compare(demo_model_directory(), options_for(128, 8), prompts, 32));
+}
+
+}  // namespace
+}  // namespace metrale::test
