@@ -11,6 +11,7 @@ bool has_cuda_kernels() {
 
 void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions& options) {
   register_activation(table);
+  register_attention(table);
   register_embedding(table);
   register_kv_write(table);
   register_linear(table, options);
