@@ -20,6 +20,16 @@ __device__ __forceinline__ std::uint32_t chunk_at(std::uint32_t row, std::uint32
   return row * (kDim * 2) + (chunk ^ (row & 7U)) * 16;
 }
 
+__device__ __forceinline__ void store_word(std::uint32_t to, std::uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ void load_words(std::uint32_t (&to)[4], std::uint32_t from) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
 // 16 bytes, or zeros where `real` is false: then nothing is read.
 __device__ __forceinline__ void copy_chunk(std::uint32_t to, const std::byte* from, bool real) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),

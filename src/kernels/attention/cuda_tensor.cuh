@@ -87,9 +87,7 @@ class Queries {
         if constexpr (kInRegisters) {
           factors_[k / 2][k % 2 * 2 + i] = pair;
         } else {
-          asm volatile("st.shared.b32 [%0], %1;" ::"r"(room + chunk_at<kDim>(row, k) + lane % 4 * 4),
-                       "r"(pair)
-                       : "memory");
+          store_word(room + chunk_at<kDim>(row, k) + lane % 4 * 4, pair);
         }
       }
     }
@@ -237,10 +235,7 @@ __device__ __forceinline__ bool has_not_finite(std::uint32_t tile) {
   bool found = false;
   for (std::uint32_t at = threadIdx.x % kWarp * 16; at < TensorGeometry<kDim>::kTileBytes; at += kWarp * 16) {
     std::uint32_t w[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(tile + at)
-                 : "memory");
+    load_words(w, tile + at);
     for (const std::uint32_t word : w) found = found || any_not_finite(word);
   }
   return __any_sync(kFullWarp, found) != 0;

@@ -146,6 +146,10 @@ class AttentionStep {
     run_kernel(pool, kPagedAttention, args);
   }
 
+  [[nodiscard]] const std::vector<std::byte>& k_pool() const { return k_pool_; }
+  [[nodiscard]] const std::vector<std::byte>& v_pool() const { return v_pool_; }
+  [[nodiscard]] const Elements& queries() const { return q_; }
+
  private:
   AttentionShape shape_;
   AttentionRun how_;
@@ -246,10 +250,12 @@ class AttentionStep {
 }
 
 // The output of one query token in double precision, and how large an FP32 result may differ: each element's
-// bound is in `tolerance`.
+// bound is in `tolerance`. `spread` is sqrt(sum (weight * (value - out))^2): what independent errors of the
+// weights, relative to them, are multiplied by.
 struct ModelRow {
   std::vector<double> out;
   std::vector<double> tolerance;
+  std::vector<double> spread;
 };
 
 [[nodiscard]] inline ModelRow model_attention(const AttentionShape& shape, const Sequence& seq,
@@ -292,6 +298,12 @@ struct ModelRow {
       row.out.push_back(value);
       row.tolerance.push_back(magnitude * (2 * score_error + 64 * 0x1p-24) +
                               rounding_bound(shape.type, value));
+      double squares = 0;
+      for (std::size_t t = begin; t <= token; ++t) {
+        const double moved = scores[t - begin] / sum * (at(seq.v, t)[d] - value);
+        squares += moved * moved;
+      }
+      row.spread.push_back(std::sqrt(squares));
     }
   }
   return row;
