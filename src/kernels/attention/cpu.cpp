@@ -10,6 +10,7 @@
 #include <metrale/kernels/attention.h>
 #include <metrale/kernels/step.h>
 
+#include "kernels/attention/check.h"
 #include "kernels/attention/split.h"
 #include "kernels/host_args.h"
 #include "kernels/register.h"
@@ -261,21 +262,6 @@ class TileHead {
   Scratch& scratch_;
 };
 
-void check_constants(const AttentionArgs& a) {
-  check_type("paged_attention", a.type);
-  check_kv_format("paged_attention", a.k_format);
-  check_kv_format("paged_attention", a.v_format);
-  if (a.head_dim == 0 || a.head_dim > kAttentionMaxHeadDim) {
-    throw Unsupported("paged_attention",
-                      fmt::format("head_dim {}: 1 to {} are", a.head_dim, kAttentionMaxHeadDim));
-  }
-  if (a.num_kv_heads == 0 || a.num_q_heads % a.num_kv_heads != 0) {
-    throw InvalidArgument(fmt::format("paged_attention: {} query heads are not a multiple of {} KV heads",
-                                      a.num_q_heads, a.num_kv_heads));
-  }
-  expects(a.block_size != 0, "paged_attention: block_size is 0");
-}
-
 // The query tiles of the step. Throws InvalidArgument where the step's arrays contradict each other.
 std::vector<QueryTile> cut_tiles(const AttentionArgs& a, std::uint32_t num_tokens, std::uint32_t num_seqs) {
   const auto* starts = host_ptr<const std::uint32_t>(a.query_starts);
@@ -330,7 +316,7 @@ void attend_by_splits(ThreadPool& pool, const AttentionArgs& args, const std::ve
 }
 
 void paged_attention(ThreadPool& pool, const AttentionArgs& args) {
-  check_constants(args);
+  check_attention(args);
   const StepCounts counts = *host_ptr<const StepCounts>(args.counts);
   if (counts.num_tokens > args.max_tokens || counts.num_seqs > args.max_seqs) {
     throw InvalidArgument(

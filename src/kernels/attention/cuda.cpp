@@ -5,15 +5,13 @@
 #include <memory>
 #include <string_view>
 
-#include <fmt/format.h>
-
 #include <metrale/base/error.h>
 #include <metrale/kernels/attention.h>
 
+#include "kernels/attention/check.h"
 #include "kernels/attention/cuda_geometry.h"
 #include "kernels/cuda_register.h"
 #include "kernels/embedded_cuda.h"
-#include "kernels/host_args.h"
 
 namespace metrale::kernels {
 namespace {
@@ -37,21 +35,6 @@ struct Pair {
   Launch prefill;
 };
 
-void check_constants(const AttentionArgs& a) {
-  check_type("paged_attention", a.type);
-  check_kv_format("paged_attention", a.k_format);
-  check_kv_format("paged_attention", a.v_format);
-  if (a.head_dim == 0 || a.head_dim > kAttentionMaxHeadDim) {
-    throw Unsupported("paged_attention",
-                      fmt::format("head_dim {}: 1 to {} are", a.head_dim, kAttentionMaxHeadDim));
-  }
-  if (a.num_kv_heads == 0 || a.num_q_heads % a.num_kv_heads != 0) {
-    throw InvalidArgument(fmt::format("paged_attention: {} query heads are not a multiple of {} KV heads",
-                                      a.num_q_heads, a.num_kv_heads));
-  }
-  expects(a.block_size != 0, "paged_attention: block_size is 0");
-}
-
 class PagedAttention {
  public:
   explicit PagedAttention(gpu::CudaKernelContext& context)
@@ -64,7 +47,7 @@ class PagedAttention {
                  {.grid = {device_.sm_count * kCombinePerSm}, .block = {kCombineThreads}}} {}
 
   void launch(gpu::CudaLaunch& to, const AttentionArgs& args) const {
-    check_constants(args);
+    check_attention(args);
     if (args.max_tokens == 0 || args.max_seqs == 0 || args.num_q_heads == 0) return;
     Pair pair = choose(args);
     if (pair.split.function.function == generic_.split.function.function) {

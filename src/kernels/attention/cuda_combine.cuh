@@ -24,7 +24,7 @@ __device__ inline std::uint32_t find_sequence(const AttentionArgs& a, const Step
 // Dimension `dim` of one row and head: splits [begin, end) of the results from `from` on.
 __device__ __forceinline__ float combine_dim(const float* from, std::uint32_t stride, std::uint32_t dim,
                                              std::uint32_t splits) {
-  constexpr std::uint32_t kAhead = 8;  // loads under way
+  constexpr std::uint32_t kAhead = 16;  // loads under way
   float total_max = from[0];
   float total_sum = from[1];
   float total = from[2 + dim];
