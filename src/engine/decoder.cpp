@@ -38,7 +38,8 @@ std::uint32_t bucket_for(std::uint32_t rows, std::uint32_t max_batch_size) {
 
 }  // namespace
 
-gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute) {
+gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute,
+                            std::uint64_t linear_workspace_bytes) {
   gpu::ArenaModel model;
   model.activation_bytes = quant::element_bytes(compute);
   model.hidden = config.hidden_size;
@@ -48,6 +49,7 @@ gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute) {
   model.rope_tables = config.local_rope ? 2 : 1;
   model.intermediate = config.intermediate_size;
   model.vocab = config.vocab_size;
+  model.linear_workspace_bytes = linear_workspace_bytes;
   return model;
 }
 
@@ -85,7 +87,9 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
       cache_(&cache),
       options_(options),
       largest_(largest_step(limits)),
-      arena_(gpu, gpu::arena_sizes(arena_model(config, options.compute), limits, largest_.total_bytes)),
+      arena_(gpu,
+             gpu::arena_sizes(arena_model(config, options.compute, gpu.capabilities().linear_workspace_bytes),
+                              limits, largest_.total_bytes)),
       table_stride_(limits.blocks_per_seq()),
       max_logit_rows_(gpu::arena_logit_rows(limits)) {
   if (options.compute == ElementType::kF16) {

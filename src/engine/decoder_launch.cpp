@@ -285,19 +285,22 @@ void Decoder::launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, De
 
 void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
                             ElementType out_type, std::uint32_t max_rows, std::uint32_t in_stride) {
-  kernels_->linear(stream_.ref(), {.rows = rows,
-                                   .in = in.address(),
-                                   .weight = weights.weight.address(),
-                                   .bias = weights.bias.address(),
-                                   .out = out.address(),
-                                   .max_rows = max_rows,
-                                   .in_features = weights.in_features,
-                                   .out_features = weights.out_features,
-                                   .in_stride = in_stride == 0 ? weights.in_features : in_stride,
-                                   .out_stride = weights.out_features,
-                                   .in_type = options_.compute,
-                                   .weight_type = weights_->matrix_type(),
-                                   .out_type = out_type});
+  kernels_->linear(stream_.ref(),
+                   {.rows = rows,
+                    .in = in.address(),
+                    .weight = weights.weight.address(),
+                    .bias = weights.bias.address(),
+                    .out = out.address(),
+                    .max_rows = max_rows,
+                    .in_features = weights.in_features,
+                    .out_features = weights.out_features,
+                    .in_stride = in_stride == 0 ? weights.in_features : in_stride,
+                    .out_stride = weights.out_features,
+                    .in_type = options_.compute,
+                    .weight_type = weights_->matrix_type(),
+                    .out_type = out_type,
+                    .workspace = arena_.ptr(&ArenaSizes::linear_workspace).address(),
+                    .workspace_bytes = static_cast<std::uint32_t>(arena_.sizes().linear_workspace)});
 }
 
 // Adds what attention or the MLP gave to the residual stream, normalised before where the model does that.

@@ -20,9 +20,9 @@ using quant::ElementType;
 // Sizes for changing limits, with what does not depend on them computed once.
 class Sizer {
  public:
-  Sizer(const ModelConfig& config, const MemoryPlan& types, std::uint64_t memory_bytes)
-      : arena_model_(arena_model(config, types.compute)),
-        memory_bytes_(memory_bytes),
+  Sizer(const ModelConfig& config, const MemoryPlan& types, const MemoryPlanRequest& request)
+      : arena_model_(arena_model(config, types.compute, request.linear_workspace_bytes)),
+        memory_bytes_(request.memory_bytes),
         weight_bytes_(plan_weights(config, types.matrix_type).total_bytes),
         constant_bytes_(rope_frequencies(config).size() * sizeof(float)) {}
 
@@ -131,7 +131,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const weights::ModelDirectory*
   plan.limits.validate();
   plan.compute = resolve_compute(config, directory, request.compute);
   plan.matrix_type = resolve_matrix_type(config, directory, plan.compute);
-  const Sizer sizer(config, plan, request.memory_bytes);
+  const Sizer sizer(config, plan, request);
   plan.weight_bytes = sizer.weight_bytes();
   plan.arena = sizer.arena(plan.limits);
   plan.constant_bytes = sizer.constant_bytes();

@@ -48,6 +48,7 @@ constexpr std::array kFields{
     ArenaFieldName{"fp8_scales_k_major", &ArenaSizes::fp8_scales_k_major},
     ArenaFieldName{"lora_shrink", &ArenaSizes::lora_shrink},
     ArenaFieldName{"lora_row_adapters", &ArenaSizes::lora_row_adapters},
+    ArenaFieldName{"linear_workspace", &ArenaSizes::linear_workspace},
     ArenaFieldName{"logits", &ArenaSizes::logits},
     ArenaFieldName{"sampled_tokens", &ArenaSizes::sampled_tokens},
     ArenaFieldName{"step", &ArenaSizes::step},
@@ -206,6 +207,7 @@ ArenaSizes arena_sizes(const ArenaModel& model, const EngineLimits& limits, std:
   size_feed_forward(sizes, model, rows);
   size_recurrence(sizes, model, rows);
   size_variants(sizes, model, rows);
+  sizes.linear_workspace = model.linear_workspace_bytes;
   sizes.logits = checked_mul(logit_rows, model.vocab, kFloat);
   sizes.sampled_tokens = checked_mul(logit_rows, sizeof(std::int32_t));
   sizes.step = step_bytes;

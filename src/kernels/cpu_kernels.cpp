@@ -11,6 +11,7 @@ void register_cpu_kernels(gpu::CpuKernelTable& table) {
   register_embedding(table);
   register_kv_write(table);
   register_linear(table);
+  register_linear_fp8(table);
   register_logits(table);
   register_norm(table);
   register_rope(table);

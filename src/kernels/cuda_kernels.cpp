@@ -15,6 +15,7 @@ void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions&
   register_embedding(table);
   register_kv_write(table);
   register_linear(table, options);
+  register_linear_fp8(table, options);
   register_logits(table);
   register_norm(table);
   register_rope(table);

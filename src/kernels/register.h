@@ -11,6 +11,7 @@ void register_attention(gpu::CpuKernelTable& table);
 void register_embedding(gpu::CpuKernelTable& table);
 void register_kv_write(gpu::CpuKernelTable& table);
 void register_linear(gpu::CpuKernelTable& table);
+void register_linear_fp8(gpu::CpuKernelTable& table);
 void register_logits(gpu::CpuKernelTable& table);
 void register_norm(gpu::CpuKernelTable& table);
 void register_rope(gpu::CpuKernelTable& table);

@@ -219,6 +219,15 @@ TEST(ArenaSizes, OfMambaLayersWithFp8ActivationsAndAdapters) {
   EXPECT_EQ(sizes.lora_row_adapters, 17U * 4);
 }
 
+TEST(ArenaSizes, ProductsOfLibrariesGetTheWorkspaceThatTheyAskFor) {
+  ArenaModel model = small_model();
+  EXPECT_EQ(arena_sizes(model, kSmallLimits, 0).linear_workspace, 0U);
+
+  model.linear_workspace_bytes = 12345;
+
+  EXPECT_EQ(arena_sizes(model, kSmallLimits, 0).linear_workspace, 12345U);
+}
+
 TEST(ArenaSizes, TotalSumsEveryBuffer) {
   ArenaSizes sizes;
   std::uint64_t expected = 0;

@@ -136,5 +136,57 @@ TEST(E4m3, EveryCodeIsWhatTheFormatSays) {
   }
 }
 
+TEST(E4m3, EveryValueSurvivesTheRoundTripAndNanStaysNan) {
+  for (unsigned code = 0; code < 256; ++code) {
+    const auto bits = static_cast<std::uint8_t>(code);
+    ASSERT_EQ(float_to_e4m3(e4m3_to_float(bits)), bits) << code;
+  }
+  EXPECT_EQ(float_to_e4m3(std::bit_cast<float>(0x7F800001U)), 0x7F);
+  EXPECT_EQ(float_to_e4m3(std::bit_cast<float>(0xFFFFFFFFU)), 0xFF);
+}
+
+TEST(E4m3, RoundsToNearestWithTiesToEven) {
+  for (unsigned code = 0; code < 0x7E; ++code) {
+    const auto low = static_cast<std::uint8_t>(code);
+    const auto high = static_cast<std::uint8_t>(code + 1);
+    const auto even = low % 2 == 0 ? low : high;
+    const float middle = (e4m3_to_float(low) + e4m3_to_float(high)) / 2;  // exact
+    const float below = std::nextafter(middle, 0.0F);
+    const float above = std::nextafter(middle, 1000.0F);
+    ASSERT_EQ(float_to_e4m3(middle), even) << code;
+    ASSERT_EQ(float_to_e4m3(below), low) << code;
+    ASSERT_EQ(float_to_e4m3(above), high) << code;
+    ASSERT_EQ(float_to_e4m3(-middle), even | 0x80) << code;
+    ASSERT_EQ(float_to_e4m3(-below), low | 0x80) << code;
+    ASSERT_EQ(float_to_e4m3(-above), high | 0x80) << code;
+  }
+}
+
+// Every float with the seven upper bits of a mantissa, against a search for the nearest code.
+TEST(E4m3, EveryBf16ValueGoesToTheNearestCode) {
+  for (std::uint32_t i = 0; i < 0x7F80; ++i) {
+    const float value = bf16_to_float(static_cast<std::uint16_t>(i));
+    unsigned best = 0;
+    for (unsigned code = 1; code < 0x7F; ++code) {
+      const double distance =
+          std::abs(double{value} - double{e4m3_to_float(static_cast<std::uint8_t>(code))});
+      const double least = std::abs(double{value} - double{e4m3_to_float(static_cast<std::uint8_t>(best))});
+      if (distance < least || (distance == least && code % 2 == 0)) best = code;
+    }
+    ASSERT_EQ(float_to_e4m3(value), best) << i;
+    ASSERT_EQ(float_to_e4m3(-value), best | 0x80) << i;
+  }
+}
+
+TEST(E4m3, WhatIsTooLargeSaturates) {
+  EXPECT_EQ(float_to_e4m3(448.0F), 0x7E);
+  EXPECT_EQ(float_to_e4m3(464.0F), 0x7E);
+  EXPECT_EQ(float_to_e4m3(std::numeric_limits<float>::max()), 0x7E);
+  EXPECT_EQ(float_to_e4m3(std::numeric_limits<float>::infinity()), 0x7E);
+  EXPECT_EQ(float_to_e4m3(-std::numeric_limits<float>::infinity()), 0xFE);
+}
+
+static_assert(float_to_e4m3(1.0F) == 0x38 && float_to_e4m3(-2.0F) == 0xC0);
+
 }  // namespace
 }  // namespace metrale::quant

@@ -41,8 +41,10 @@ struct DecoderOptions {
   bool fast = false;
 };
 
-// The sizes that a decoder of this model takes from its arena.
-[[nodiscard]] gpu::ArenaModel arena_model(const ModelConfig& config, quant::ElementType compute);
+// The sizes that a decoder of this model takes from its arena. `linear_workspace_bytes` as the backend's
+// capabilities say.
+[[nodiscard]] gpu::ArenaModel arena_model(const ModelConfig& config, quant::ElementType compute,
+                                          std::uint64_t linear_workspace_bytes = 0);
 // float[1 or 2][head_dim / 2]: the frequencies of the rotary embedding, then those of layers with angles of
 // their own. What the decoder keeps on the device beside its arena.
 [[nodiscard]] std::vector<float> rope_frequencies(const ModelConfig& config);

@@ -22,6 +22,7 @@ struct MemoryPlanRequest {
   std::uint64_t memory_bytes = 0;             // what the device has to give
   gpu::EngineLimits limits;                   // max_seq_len 0: the model's max_position_embeddings
   std::optional<quant::ElementType> compute;  // none: as an engine chooses
+  std::uint64_t linear_workspace_bytes = 0;   // as the device's capabilities say
 };
 
 // Single changes that make room; absent where no value would. Each leaves the other limits as asked.

@@ -49,6 +49,8 @@ struct ArenaModel {
   // Variants.
   bool has_fp8_activations = false;    // products read activations that are quantized on the way in
   std::uint32_t adapter_max_rank = 0;  // LoRA
+  // What products of libraries may use while they run: the backend's Capabilities say it.
+  std::uint64_t linear_workspace_bytes = 0;
 
   // Throws InvalidArgument naming the fact that is wrong.
   void validate() const;
@@ -87,6 +89,7 @@ struct ArenaSizes {
   std::uint64_t fp8_scales_k_major = 0;   // as fp8_scales
   std::uint64_t lora_shrink = 0;          // float[Mp][adapter_max_rank]
   std::uint64_t lora_row_adapters = 0;    // uint32[M]
+  std::uint64_t linear_workspace = 0;     // byte[linear_workspace_bytes]
   std::uint64_t logits = 0;               // float[L][vocab]
   std::uint64_t sampled_tokens = 0;       // int32[L]
   std::uint64_t step = 0;                 // metadata of the step, laid out by the kernels

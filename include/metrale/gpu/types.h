@@ -47,7 +47,12 @@ struct Capabilities {
   // A kernel that fails takes its stream and who waits for it along, and nothing else. False: the failure is
   // the whole backend's, and work enqueued after it may run.
   bool isolated_failures = false;
+  // Device memory that the matrix products of the libraries behind this backend want; 0: none.
+  std::uint64_t linear_workspace_bytes = 0;
 };
+
+// What a backend whose products may be a CUDA library's answers.
+inline constexpr std::uint64_t kCudaLinearWorkspaceBytes = std::uint64_t{32} << 20;
 
 // Calls and bytes since the backend was made. Read at any time; each figure is exact once its stream is
 // synchronised.

@@ -2,6 +2,7 @@
 // Every CUDA kernel body, for the composition root to hand to the CUDA backend.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <metrale/gpu/cuda_kernel_table.h>
@@ -11,6 +12,11 @@ namespace metrale::kernels {
 struct CudaKernelOptions {
   // The library that computes linear layers, found at run time; empty: the embedded kernels do.
   std::string cublaslt = "libcublasLt.so.13";
+  // How its algorithm for an exact layer is chosen: ranked for so many rows, and the one with this number
+  // (from 0; the last where there are fewer) of those that add in one order for any rows. Every layer's list
+  // is in the debug log. For measurements; the default is what is meant to be used.
+  std::uint32_t linear_reference_rows = 64;
+  std::uint32_t linear_candidate = 0;
 };
 
 // False for a build without nvcc: such a build has no device code.

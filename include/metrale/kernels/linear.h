@@ -10,6 +10,11 @@
 // BF16 itself: it adds the two products of a word in one step and takes subnormals as zero. in_stride >=
 // in_features >= 1 and out_stride >= out_features; throws InvalidArgument otherwise and where there are more
 // than max_rows rows.
+//
+// On CUDA cuBLASLt computes it where it is installed and has the product: one of its algorithms for each
+// shape, types and strides, the same for every number of rows, with in_features not divided among blocks. It
+// takes max_rows rows whatever `rows` says: the rows of `out` beyond the step's are written too, with values
+// that mean nothing. The embedded kernels compute the rest.
 #pragma once
 
 #include <metrale/gpu/kernel_id.h>
@@ -31,13 +36,17 @@ struct LinearArgs {
   quant::ElementType in_type;
   quant::ElementType weight_type;
   quant::ElementType out_type;
+  // Device memory that a library's product may use while it runs; 0 bytes: none. The CPU ignores it.
+  std::uint64_t workspace = 0;
+  std::uint32_t workspace_bytes = 0;
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(LinearArgs) == 72);
+static_assert(sizeof(LinearArgs) == 88);
 inline constexpr gpu::KernelId<LinearArgs> kLinear{"linear", "linear"};
 
 // As linear, but from kLinearFastRows rows on the order of addition may depend on the number of rows and on
 // the libraries that are there (on the CPU oneDNN 2, where it is installed): a row is then no longer
-// bit-equal in every batch.
+// bit-equal in every batch. On CUDA with cuBLASLt that holds from the first row on.
 inline constexpr std::uint32_t kLinearFastRows = 16;
 inline constexpr gpu::KernelId<LinearArgs> kLinearFast{"linear", "linear_fast"};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact scalar conversions between float and the 16-bit formats, and from the 8-bit E4M3: round to nearest,
-// ties to even, subnormals kept, overflow to infinity, NaN stays NaN (quiet). Plain C++20, usable on host and
-// device.
+// Exact scalar conversions between float and the 16-bit formats and the 8-bit E4M3: round to nearest, ties to
+// even, subnormals kept, overflow to infinity (E4M3, which has none: to its largest value), NaN stays NaN
+// (quiet). Plain C++20, usable on host and device.
 #pragma once
 
 #include <bit>
@@ -42,6 +42,26 @@ namespace metrale::quant {
   if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
   const float magnitude = static_cast<float>(mantissa) * 0x1p-9F;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+}
+
+inline constexpr float kE4m3Largest = 448.0F;
+
+// Saturates: what is larger than 448, infinity too, becomes 448 of its sign.
+[[nodiscard]] constexpr std::uint8_t float_to_e4m3(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint8_t>((bits >> 24) & 0x80U);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<std::uint8_t>(sign | 0x7FU);
+  if (magnitude >= 0x43E00000U) return static_cast<std::uint8_t>(sign | 0x7EU);
+  if (magnitude >= 0x3C800000U) {  // normal, from 2^-6 on: drop 20 bits
+    const std::uint32_t rebased = magnitude - (120U << 23);
+    return static_cast<std::uint8_t>(sign | ((rebased + 0x7FFFFU + ((rebased >> 20) & 1U)) >> 20));
+  }
+  if (magnitude <= 0x3A800000U) return sign;  // at most half of the smallest subnormal: ties to even, zero
+  const std::uint32_t shift = 141U - (magnitude >> 23);
+  const std::uint32_t mantissa = (magnitude & 0x7FFFFFU) | 0x800000U;
+  const std::uint32_t half = 1U << (shift - 1);
+  return static_cast<std::uint8_t>(sign | ((mantissa + half - 1 + ((mantissa >> shift) & 1U)) >> shift));
 }
 
 [[nodiscard]] constexpr std::uint16_t float_to_f16(float value) {

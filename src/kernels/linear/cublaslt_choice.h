@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of cuBLASLt's algorithms computes an exact linear layer. A pure function of what the library says, so
+// that the choice never depends on the calls that came before.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace metrale::kernels::cublaslt {
+
+// An algorithm must serve all of these numbers of rows.
+inline constexpr std::array<std::uint32_t, 11> kCheckedRows{1, 2, 8, 16, 33, 64, 128, 256, 512, 2048, 8192};
+
+// One algorithm, in the order of the library's estimate at the reference number of rows.
+struct Candidate {
+  std::int32_t id = 0;
+  std::uint32_t tile = 0;
+  std::uint32_t stages = 0;
+  std::int32_t split_k = 1;
+  std::uint32_t reduction = 0;
+  std::uint32_t swizzle = 0;
+  std::uint32_t custom = 0;
+  std::uint16_t inner_shape = 0;
+  std::uint16_t cluster = 0;
+  std::uint64_t workspace_bytes = 0;  // the most of all kCheckedRows
+  float waves = 0;                    // at the reference number of rows
+  bool fits = false;                  // every number of kCheckedRows
+};
+
+// Adds along in_features in one order whatever the rows, and needs no more than `workspace_bytes`.
+[[nodiscard]] constexpr bool is_exact(const Candidate& c, std::uint64_t workspace_bytes) {
+  return c.fits && c.split_k <= 1 && c.reduction == 0 && c.workspace_bytes <= workspace_bytes;
+}
+
+// The index of the exact candidate number `wanted`, counted from 0 among the exact ones; the last of them
+// where there are fewer. None: no candidate is exact.
+[[nodiscard]] constexpr std::optional<std::size_t> choose(std::span<const Candidate> candidates,
+                                                          std::uint64_t workspace_bytes,
+                                                          std::uint32_t wanted) {
+  std::optional<std::size_t> chosen;
+  std::uint32_t seen = 0;
+  for (std::size_t i = 0; i < candidates.size() && seen <= wanted; ++i) {
+    if (!is_exact(candidates[i], workspace_bytes)) continue;
+    chosen = i;
+    ++seen;
+  }
+  return chosen;
+}
+
+// How many of `rows` rows a launch takes at once with an algorithm that serves kCheckedRows but not `rows`.
+[[nodiscard]] constexpr std::uint32_t checked_piece(std::uint32_t rows) {
+  std::uint32_t piece = 1;
+  for (const std::uint32_t checked : kCheckedRows) {
+    if (checked <= rows) piece = checked;
+  }
+  return piece;
+}
+
+}  // namespace metrale::kernels::cublaslt
