@@ -175,6 +175,8 @@ constexpr cublaslt::Functions kStandIn{
     .matmul = matmul,
     .version = [] { return std::size_t{130000}; }};
 
+const cublaslt::Library kLibrary{&kStandIn, {}};
+
 class NoLaunch final : public gpu::CudaLaunch {
  public:
   using gpu::CudaLaunch::kernel;
@@ -207,7 +209,7 @@ class CublasLtLinearTest : public testing::Test {
   }
   void launch(std::initializer_list<std::uint32_t> rows,
               CublasLtLinear::Order order = CublasLtLinear::Order::kExact) {
-    CublasLtLinear linear(kStandIn, {}, order, fallback());
+    CublasLtLinear linear(kLibrary, {}, order, fallback());
     NoLaunch to;
     for (const std::uint32_t count : rows) linear.launch(to, args(count));
   }
@@ -248,7 +250,7 @@ TEST_F(CublasLtLinearTest, RowsThatTheAlgorithmRefusesAreTakenInPieces) {
 }
 
 TEST_F(CublasLtLinearTest, MixedTypesGoToTheEmbeddedKernel) {
-  CublasLtLinear linear(kStandIn, {}, CublasLtLinear::Order::kExact, fallback());
+  CublasLtLinear linear(kLibrary, {}, CublasLtLinear::Order::kExact, fallback());
   NoLaunch to;
 
   linear.launch(to, args(3, ElementType::kF32, ElementType::kBf16));
@@ -275,7 +277,7 @@ TEST_F(CublasLtLinearTest, FastAsksForTheRowsRoundedUp) {
 }
 
 TEST_F(CublasLtLinearTest, TheBiasIsThatOfTheCall) {
-  CublasLtLinear linear(kStandIn, {}, CublasLtLinear::Order::kExact, fallback());
+  CublasLtLinear linear(kLibrary, {}, CublasLtLinear::Order::kExact, fallback());
   NoLaunch to;
   LinearArgs with_bias = args(2);
   with_bias.bias = 0x44440;
@@ -296,12 +298,33 @@ TEST_F(CublasLtLinearTest, NoRowsDoNothing) {
 }
 
 TEST_F(CublasLtLinearTest, StridesBelowTheFeaturesAreRefused) {
-  CublasLtLinear linear(kStandIn, {}, CublasLtLinear::Order::kExact, fallback());
+  CublasLtLinear linear(kLibrary, {}, CublasLtLinear::Order::kExact, fallback());
   NoLaunch to;
   LinearArgs narrow = args(1);
   narrow.in_stride = 63;
 
   EXPECT_THROW(linear.launch(to, narrow), InvalidArgument);
+}
+
+TEST_F(CublasLtLinearTest, WithoutTheLibraryTheEmbeddedKernelComputesAll) {
+  CublasLtLinear linear({nullptr, "it was not found"}, {}, CublasLtLinear::Order::kFast, fallback());
+  NoLaunch to;
+
+  linear.launch(to, args(5));
+
+  EXPECT_EQ(fallbacks, 1);
+}
+
+TEST_F(CublasLtLinearTest, ALibraryThatDoesNotStartIsAsGoodAsNone) {
+  cublaslt::Functions broken = kStandIn;
+  broken.create = [](void**) { return 1; };
+  CublasLtLinear linear({&broken, {}}, {}, CublasLtLinear::Order::kExact, fallback());
+  NoLaunch to;
+
+  linear.launch(to, args(5));
+
+  EXPECT_EQ(fallbacks, 1);
+  EXPECT_THAT(record.products, IsEmpty());
 }
 
 TEST_F(CublasLtLinearTest, Fp8WithoutTheLibrarySaysWhy) {

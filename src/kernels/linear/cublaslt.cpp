@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <metrale/base/error.h>
+#include <metrale/base/log.h>
 
 #include "kernels/host_args.h"
 #include "kernels/linear_fp8/checks.h"
@@ -28,6 +29,20 @@ DataType data_type(ElementType type) {
       return DataType::kF16;
   }
   throw InvalidArgument("no such element type");
+}
+
+// Null where the library is not there or does not start; `reason` says why.
+std::unique_ptr<cublaslt::Products> open_products(const cublaslt::Library& library,
+                                                  const cublaslt::ProductsOptions& options,
+                                                  std::string& reason) {
+  reason = library.reason;
+  if (library.functions == nullptr) return nullptr;
+  try {
+    return std::make_unique<cublaslt::Products>(*library.functions, options);
+  } catch (const DeviceError& error) {
+    reason = error.what();
+    return nullptr;
+  }
 }
 
 // One type for both sides, and the result in it or in FP32.
@@ -73,14 +88,19 @@ void check_linear(std::string_view kernel, const LinearArgs& args) {
   }
 }
 
-CublasLtLinear::CublasLtLinear(const cublaslt::Functions& functions, const cublaslt::ProductsOptions& options,
+CublasLtLinear::CublasLtLinear(const cublaslt::Library& library, const cublaslt::ProductsOptions& options,
                                Order order, LinearFallback fallback)
-    : products_(functions, options), order_(order), fallback_(std::move(fallback)) {}
+    : order_(order), fallback_(std::move(fallback)) {
+  std::string reason;
+  products_ = open_products(library, options, reason);
+  if (!products_)
+    log().warn("linear layers are computed by the embedded kernels, without cuBLASLt: {}", reason);
+}
 
 void CublasLtLinear::launch(gpu::CudaLaunch& to, const LinearArgs& args) {
   check_linear(order_ == Order::kExact ? kLinear.function : kLinearFast.function, args);
   if (args.max_rows == 0 || args.out_features == 0) return;
-  if (is_served(args)) {
+  if (products_ && is_served(args)) {
     const cublaslt::Shape shape = shape_of(args);
     const cublaslt::Operands operands{.in = args.in,
                                       .weight = args.weight,
@@ -90,17 +110,16 @@ void CublasLtLinear::launch(gpu::CudaLaunch& to, const LinearArgs& args) {
                                       .weight_scale = 0,
                                       .workspace = args.workspace};
     const bool done = order_ == Order::kExact
-                          ? products_.multiply_exact(shape, operands, args.max_rows, to.stream())
-                          : products_.multiply_fast(shape, operands, args.max_rows, to.stream());
+                          ? products_->multiply_exact(shape, operands, args.max_rows, to.stream())
+                          : products_->multiply_fast(shape, operands, args.max_rows, to.stream());
     if (done) return;
   }
   fallback_(to, args);
 }
 
 CublasLtLinearFp8::CublasLtLinearFp8(const cublaslt::Library& library,
-                                     const cublaslt::ProductsOptions& options)
-    : reason_(library.reason) {
-  if (library.functions != nullptr) products_.emplace(*library.functions, options);
+                                     const cublaslt::ProductsOptions& options) {
+  products_ = open_products(library, options, reason_);
 }
 
 void CublasLtLinearFp8::launch(gpu::CudaLaunch& to, const LinearFp8Args& args) {

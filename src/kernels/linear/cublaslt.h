@@ -3,7 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -29,28 +29,29 @@ class CublasLtLinear {
  public:
   // kFast: linear_fast.
   enum class Order { kExact, kFast };
-  // The device's context is current. Throws DeviceError.
-  CublasLtLinear(const cublaslt::Functions& functions, const cublaslt::ProductsOptions& options, Order order,
+  // The device's context is current. Where the library is not there or does not start, the log says so and
+  // every launch goes to `fallback`.
+  CublasLtLinear(const cublaslt::Library& library, const cublaslt::ProductsOptions& options, Order order,
                  LinearFallback fallback);
   // Thread-safe. Throws DeviceError, InvalidArgument.
   void launch(gpu::CudaLaunch& to, const LinearArgs& args);
 
  private:
-  cublaslt::Products products_;
+  std::unique_ptr<cublaslt::Products> products_;  // null: not there
   Order order_;
   LinearFallback fallback_;
 };
 
 class CublasLtLinearFp8 {
  public:
-  // `library` without functions: every launch throws Unsupported with its reason.
+  // Where the library is not there or does not start, every launch throws Unsupported with the reason.
   CublasLtLinearFp8(const cublaslt::Library& library, const cublaslt::ProductsOptions& options);
   // Thread-safe. Throws DeviceError, InvalidArgument, Unsupported.
   void launch(gpu::CudaLaunch& to, const LinearFp8Args& args);
 
  private:
-  std::string reason_;
-  std::optional<cublaslt::Products> products_;
+  std::string reason_;                            // why not
+  std::unique_ptr<cublaslt::Products> products_;  // null: not there
 };
 
 }  // namespace metrale::kernels
