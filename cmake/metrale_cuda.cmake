@@ -35,18 +35,44 @@ function(metrale_kernel_ptx module source)
   add_dependencies(kernel_ptx kernel_ptx_${module})
 endfunction()
 
-# metrale_embed_cuda(target module source.cu): `target` gets the arrays that src/kernels/embedded_cuda.h declares for `module`.
+# metrale_embed_cuda(target module source.cu [SM90A_ONLY] [NO_PTX] [flags]): `target` gets the arrays that
+# src/kernels/embedded_cuda.h declares for `module`; with SM90A_ONLY that of the portable path is empty, with NO_PTX
+# kernel_ptx leaves the module out.
 function(metrale_embed_cuda target module source)
+  cmake_parse_arguments(ARG "SM90A_ONLY;NO_PTX" "" "" ${ARGN})
   get_filename_component(source ${source} ABSOLUTE)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/cuda)
   file(MAKE_DIRECTORY ${folder})
-  metrale_fat_binary(${folder}/${module}.portable.fatbin ${source}
-    -gencode=arch=compute_80,code=[compute_80,sm_80] ${ARGN})
-  metrale_fat_binary(${folder}/${module}.sm90a.fatbin ${source} -gencode=arch=compute_90a,code=sm_90a ${ARGN})
+  if(ARG_SM90A_ONLY)
+    file(TOUCH ${folder}/${module}.portable.fatbin)
+  else()
+    metrale_fat_binary(${folder}/${module}.portable.fatbin ${source}
+      -gencode=arch=compute_80,code=[compute_80,sm_80] ${ARG_UNPARSED_ARGUMENTS})
+  endif()
+  metrale_fat_binary(${folder}/${module}.sm90a.fatbin ${source}
+    -gencode=arch=compute_90a,code=sm_90a ${ARG_UNPARSED_ARGUMENTS})
   set(embedding ${folder}/${module}_embedded.cpp)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_cuda.cpp.in ${embedding} @ONLY)
   set_source_files_properties(${embedding} PROPERTIES
     OBJECT_DEPENDS "${folder}/${module}.portable.fatbin;${folder}/${module}.sm90a.fatbin")
   target_sources(${target} PRIVATE ${embedding})
-  metrale_kernel_ptx(${module} ${source})
+  if(NOT ARG_NO_PTX)
+    metrale_kernel_ptx(${module} ${source})
+  endif()
+endfunction()
+
+# metrale_embed_peer(target module source.cu [SM90A_ONLY] [flags]): the same for a foreign kernel, compiled against the headers
+# that `scripts/setup.sh peers` puts under build/peers, with the compiler free to fuse as its authors let it.
+function(metrale_embed_peer target module source)
+  set(data ${METRALE_PEERS_DIR}/flashinfer/data)
+  if(NOT EXISTS ${data}/include/flashinfer OR NOT EXISTS ${data}/cutlass/include)
+    message(FATAL_ERROR "METRALE_PEERS needs the headers of FlashInfer and CUTLASS: run scripts/setup.sh peers")
+  endif()
+  list(REMOVE_ITEM METRALE_CUDA_FLAGS --fmad=false)
+  set(includes)
+  foreach(folder cccl/libcudacxx/include cccl/cub cccl/thrust include cutlass/include)
+    list(APPEND includes -isystem ${data}/${folder})
+  endforeach()
+  # 20012: annotations of defaulted functions, in CUTLASS's headers.
+  metrale_embed_cuda(${target} ${module} ${source} NO_PTX ${ARGN} -diag-suppress=20012 ${includes})
 endfunction()

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing to build, test and check Metrale on Debian 12; does nothing where all is there.
 #
-# Usage: scripts/setup.sh [packages|python]
+# Usage: scripts/setup.sh [packages|python|peers]
 #   packages  the Debian packages only
 #   python    the Python packages of scripts/requirements.txt only, into build/venv
-# Without an argument: both.
+#   peers     the headers of FlashInfer and CUTLASS only, into build/peers, for a build with METRALE_PEERS=ON
+# Without an argument: packages and python.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -54,12 +55,36 @@ setup_python() {
   cp "$wanted" "$venv/installed.txt"
 }
 
+# FlashInfer's wheel carries its own headers, CUTLASS's and the CCCL that they are written for.
+setup_peers() {
+  local wheel=flashinfer-python==0.7.4 folder=build/peers
+  [[ -f $folder/installed.txt && $(<"$folder/installed.txt") == "$wheel" ]] && return
+  say "fetching the headers of $wheel into $folder"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$folder" "$wheel" ||
+    die "pip could not fetch $wheel; is the Python package index reachable?"
+  python3 - "$folder" <<'UNZIP'
+import pathlib, sys, zipfile
+folder = pathlib.Path(sys.argv[1])
+data = "flashinfer/data/"
+wanted = tuple(data + part for part in ("include/", "cutlass/include/", "cccl/libcudacxx/include/", "cccl/cub/cub/",
+                                        "cccl/thrust/thrust/")) + ("flashinfer_python-0.7.4.dist-info/licenses/",)
+for wheel in folder.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(wanted)])
+    wheel.unlink()
+UNZIP
+  echo "$wheel" >"$folder/installed.txt"
+}
+
 case ${1:-all} in
   packages) setup_packages ;;
   python) setup_python ;;
+  peers) setup_peers ;;
   all)
     setup_packages
     setup_python
     ;;
-  *) die "unknown argument '$1': packages or python" ;;
+  *) die "unknown argument '$1': packages, python or peers" ;;
 esac

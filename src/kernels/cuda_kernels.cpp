@@ -18,6 +18,7 @@ void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions&
   register_linear_fp8(table, options);
   register_logits(table);
   register_norm(table);
+  register_peers(table);
   register_rope(table);
   register_step(table);
 }

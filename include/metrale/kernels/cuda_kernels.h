@@ -21,7 +21,10 @@ struct CudaKernelOptions {
 
 // False for a build without nvcc: such a build has no device code.
 [[nodiscard]] bool has_cuda_kernels();
-// Adds a body for every KernelId under include/metrale/kernels/; nothing where !has_cuda_kernels().
+// Whether the build has the foreign kernels too: those of flashinfer.h and cutlass.h.
+[[nodiscard]] bool has_peer_kernels();
+// Adds a body for every KernelId under include/metrale/kernels/ (the foreign ones where
+// has_peer_kernels()); nothing where !has_cuda_kernels().
 void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions& options = {});
 
 }  // namespace metrale::kernels
