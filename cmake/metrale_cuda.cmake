@@ -19,13 +19,13 @@ function(metrale_fat_binary output source)
     DEPENDS ${source} DEPFILE ${output}.d VERBATIM)
 endfunction()
 
-# metrale_kernel_ptx(module source.cu): the target kernel_ptx writes ptx/<module>.ptx, whose parameter sizes
+# metrale_kernel_ptx(module source.cu [flags]): the target kernel_ptx writes ptx/<module>.ptx, whose parameter sizes
 # scripts/check_kernel_abi.py --ptx compares with the argument structs.
 function(metrale_kernel_ptx module source)
   set(folder ${PROJECT_BINARY_DIR}/ptx)
   file(MAKE_DIRECTORY ${folder})
   add_custom_command(OUTPUT ${folder}/${module}.ptx
-    COMMAND ${METRALE_NVCC} ${METRALE_CUDA_FLAGS} -arch=compute_80 -ptx -MD -MF ${folder}/${module}.ptx.d
+    COMMAND ${METRALE_NVCC} ${METRALE_CUDA_FLAGS} ${ARGN} -arch=compute_80 -ptx -MD -MF ${folder}/${module}.ptx.d
       -MT ${folder}/${module}.ptx -o ${folder}/${module}.ptx ${source}
     DEPENDS ${source} DEPFILE ${folder}/${module}.ptx.d VERBATIM)
   add_custom_target(kernel_ptx_${module} DEPENDS ${folder}/${module}.ptx)
@@ -57,7 +57,7 @@ function(metrale_embed_cuda target module source)
     OBJECT_DEPENDS "${folder}/${module}.portable.fatbin;${folder}/${module}.sm90a.fatbin")
   target_sources(${target} PRIVATE ${embedding})
   if(NOT ARG_NO_PTX)
-    metrale_kernel_ptx(${module} ${source})
+    metrale_kernel_ptx(${module} ${source} ${ARG_UNPARSED_ARGUMENTS})
   endif()
 endfunction()
 

@@ -80,7 +80,8 @@ gpu::Capabilities CudaBackend::do_capabilities() const {
           .red_zones = memory_.has_red_zones(),
           .host_memory_is_device_memory = false,
           .runs_kernels = true,
-          .isolated_failures = false};
+          .isolated_failures = false,
+          .linear_workspace_bytes = gpu::kCudaLinearWorkspaceBytes};
 }
 
 ContextScope CudaBackend::enter() const {

@@ -9,7 +9,7 @@
 #include <metrale/base/error.h>
 #include <metrale/base/log.h>
 
-#include "kernels/host_args.h"
+#include "kernels/linear/args.h"
 #include "kernels/linear_fp8/checks.h"
 
 namespace metrale::kernels {
@@ -78,23 +78,14 @@ cublaslt::ProductsOptions products_options(const CudaKernelOptions& options) {
   return {.reference_rows = options.linear_reference_rows, .candidate = options.linear_candidate};
 }
 
-void check_linear(std::string_view kernel, const LinearArgs& args) {
-  for (const ElementType type : {args.in_type, args.weight_type, args.out_type}) check_type(kernel, type);
-  if (args.in_features == 0 || args.in_stride < args.in_features || args.out_stride < args.out_features) {
-    throw InvalidArgument(fmt::format(
-        "{}: in_features {} (stride {}), out_features {} (stride {}): in_features must be at least 1 and a "
-        "stride at least its features",
-        kernel, args.in_features, args.in_stride, args.out_features, args.out_stride));
-  }
-}
-
 CublasLtLinear::CublasLtLinear(const cublaslt::Library& library, const cublaslt::ProductsOptions& options,
                                Order order, LinearFallback fallback)
     : order_(order), fallback_(std::move(fallback)) {
   std::string reason;
   products_ = open_products(library, options, reason);
-  if (!products_)
+  if (!products_ && library.is_wanted && order == Order::kExact) {
     log().warn("linear layers are computed by the embedded kernels, without cuBLASLt: {}", reason);
+  }
 }
 
 void CublasLtLinear::launch(gpu::CudaLaunch& to, const LinearArgs& args) {

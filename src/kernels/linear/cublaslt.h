@@ -18,10 +18,6 @@ namespace metrale::kernels {
 
 [[nodiscard]] cublaslt::ProductsOptions products_options(const CudaKernelOptions& options);
 
-// Throws InvalidArgument for features and strides that contradict each other, Unsupported for a type that
-// there is not.
-void check_linear(std::string_view kernel, const LinearArgs& args);
-
 // Whatever cuBLASLt does not serve goes here, on the same stream.
 using LinearFallback = std::function<void(gpu::CudaLaunch&, const LinearArgs&)>;
 

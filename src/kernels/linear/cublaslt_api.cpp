@@ -60,18 +60,18 @@ Library search(const std::string& name) {
     if (find_all(library, *functions)) {
       log().debug("cuBLASLt {} is {}", functions->version(), candidate);
       // Neither is ever given back: plans of any backend may use them until the process ends.
-      return {functions.release(), {}};
+      return {functions.release(), {}, true};
     }
     reason += fmt::format("{}{} lacks a function of cuBLASLt", reason.empty() ? "" : "; ", candidate);
     ::dlclose(library);
   }
-  return {nullptr, reason};
+  return {nullptr, reason, true};
 }
 
 }  // namespace
 
 Library open_library(const std::string& name) {
-  if (name.empty()) return {nullptr, "it is not wanted"};
+  if (name.empty()) return {nullptr, "it is not wanted", false};
   static std::mutex mutex;
   static std::map<std::string, Library> opened;
   const std::lock_guard lock(mutex);

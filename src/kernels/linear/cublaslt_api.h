@@ -97,6 +97,7 @@ struct Functions {
 struct Library {
   const Functions* functions = nullptr;  // null: not there; valid for the rest of the process
   std::string reason;                    // why not, with the names that were tried
+  bool is_wanted = true;
 };
 
 // Opens `name`; a plain file name that is not found is tried as libcublasLt.so.13, .12 and without a version

@@ -7,6 +7,7 @@
 #include "kernels/cuda_register.h"
 #include "kernels/embedded_cuda.h"
 #include "kernels/linear/args.h"
+#include "kernels/linear/cublaslt.h"
 #include "kernels/linear/cuda_portable.h"
 #include "kernels/linear/cuda_tiles.h"
 
@@ -30,13 +31,25 @@ void PortableLinear::launch(gpu::CudaLaunch& to, const LinearArgs& args) const {
             args);
 }
 
-void register_linear(gpu::CudaKernelTable& table, const CudaKernelOptions&) {
-  table.add_module("linear", linear_images());
-  const auto portable = [](gpu::CudaKernelContext& context) {
-    return std::make_unique<PortableLinear>(context);
+namespace {
+
+// By cuBLASLt, which leaves the rest to the embedded kernels.
+auto make_linear(const CudaKernelOptions& options, CublasLtLinear::Order order) {
+  return [options, order](gpu::CudaKernelContext& context) {
+    return std::make_unique<CublasLtLinear>(
+        cublaslt::open_library(options.cublaslt), products_options(options), order,
+        [portable = PortableLinear(context)](gpu::CudaLaunch& to, const LinearArgs& args) {
+          portable.launch(to, args);
+        });
   };
-  table.add_host(kLinear, portable);
-  table.add_host(kLinearFast, portable);
+}
+
+}  // namespace
+
+void register_linear(gpu::CudaKernelTable& table, const CudaKernelOptions& options) {
+  table.add_module("linear", linear_images());
+  table.add_host(kLinear, make_linear(options, CublasLtLinear::Order::kExact));
+  table.add_host(kLinearFast, make_linear(options, CublasLtLinear::Order::kFast));
 }
 
 }  // namespace metrale::kernels

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/linear/cutlass.h"
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +10,7 @@
 #include <metrale/kernels/cutlass.h>
 
 #include "kernels/cuda_register.h"
+#include "kernels/cutlass/tiles.h"
 #include "kernels/embedded_cuda.h"
 #include "kernels/linear_fp8/checks.h"
 

@@ -8,7 +8,7 @@
 #include <metrale/kernels/flashinfer.h>
 #include <metrale/kernels/step.h>
 
-#include "kernels/attention/flashinfer.h"
+#include "kernels/flashinfer/division.h"
 #include "kernels/math/device.cuh"
 
 using namespace metrale::kernels;

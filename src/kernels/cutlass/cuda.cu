@@ -10,7 +10,7 @@
 
 #include <metrale/kernels/cutlass.h>
 
-#include "kernels/linear/cutlass.h"
+#include "kernels/cutlass/tiles.h"
 #include "kernels/math/device.cuh"
 
 using namespace metrale::kernels;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/attention/flashinfer.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -13,6 +11,7 @@
 
 #include "kernels/cuda_register.h"
 #include "kernels/embedded_cuda.h"
+#include "kernels/flashinfer/division.h"
 
 namespace metrale::kernels {
 namespace {
