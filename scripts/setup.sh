@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing to build, test and check Metrale on Debian 12; does nothing where all is there.
 #
-# Usage: scripts/setup.sh [packages|python|peers]
+# Usage: scripts/setup.sh [packages|python|cuda|peers]
 #   packages  the Debian packages only
 #   python    the Python packages of scripts/requirements.txt only, into build/venv
+#   cuda      nvcc where there is none: from the Python index, into build/cuda-toolkit
 #   peers     the headers of FlashInfer and CUTLASS only, into build/peers, for a build with METRALE_PEERS=ON
 # Without an argument: packages and python.
 set -euo pipefail
@@ -78,13 +79,36 @@ UNZIP
   echo "$wheel" >"$folder/installed.txt"
 }
 
+# nvcc 13.0 and what it compiles with; nothing here runs on this machine.
+setup_cuda() {
+  local nvcc
+  for nvcc in nvcc /usr/local/cuda/bin/nvcc build/cuda-toolkit/bin/nvcc; do
+    if command -v "$nvcc" >/dev/null; then return; fi
+  done
+  local wheels=build/downloads/cuda
+  setup_packages
+  say "installing nvcc into build/cuda-toolkit"
+  mkdir -p "$wheels"
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$wheels" \
+    'nvidia-cuda-nvcc==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-runtime==13.0.*' \
+    'nvidia-cuda-cccl==13.0.*' || die "pip could not fetch nvcc; is the Python package index reachable?"
+  local wheel
+  for wheel in "$wheels"/*.whl; do
+    python3 -m zipfile -e "$wheel" build/cuda-toolkit.part
+  done
+  mv build/cuda-toolkit.part/nvidia/cu13 build/cuda-toolkit
+  rm -rf build/cuda-toolkit.part
+  chmod +x build/cuda-toolkit/bin/* build/cuda-toolkit/nvvm/bin/*
+}
+
 case ${1:-all} in
   packages) setup_packages ;;
   python) setup_python ;;
+  cuda) setup_cuda ;;
   peers) setup_peers ;;
   all)
     setup_packages
     setup_python
     ;;
-  *) die "unknown argument '$1': packages, python or peers" ;;
+  *) die "unknown argument '$1': packages, python, cuda or peers" ;;
 esac

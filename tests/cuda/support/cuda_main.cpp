@@ -22,6 +22,8 @@ bool take(std::string_view argument) {
     chosen.ordinal = std::stoi(std::string(argument.substr(14)));
   } else if (argument == "--path=portable") {
     chosen.path = metrale::backends::CudaCodePath::kPortable;
+  } else if (argument.starts_with("--cublaslt=")) {
+    chosen.cublaslt = argument.substr(11);
   } else if (argument.starts_with("--golden=")) {
     metrale::test::golden_directory() = argument.substr(9);
   } else if (argument.starts_with("--model=")) {
@@ -39,7 +41,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (take(argv[i])) continue;
     std::fprintf(stderr,
-                 "unknown argument %s: --device=cuda:N, --path=best|portable, --golden=DIR, --model=DIR\n",
+                 "unknown argument %s: --device=cuda:N, --path=best|portable, --cublaslt=LIBRARY, --golden=DIR, "
+                 "--model=DIR\n",
                  argv[i]);
     return 2;
   }

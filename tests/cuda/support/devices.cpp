@@ -14,6 +14,7 @@ runtime::BackendOptions cuda_options() {
   runtime::BackendOptions options;
   options.device = cuda_test_device().device;
   options.cuda_path = cuda_test_device().path;
+  options.cublaslt = cuda_test_device().cublaslt;
   return options;
 }
 

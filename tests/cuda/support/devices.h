@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device that a program of CUDA tests runs on, from its command line: --device=cuda:N and
-// --path=best|portable (and --golden=DIR, --model=DIR where the source tree is elsewhere).
+// --path=best|portable, --cublaslt=LIBRARY (and --golden=DIR, --model=DIR where the source tree is elsewhere).
 // support/cuda_main.cpp ends the program, with exit code 77, where there is none.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <metrale/gpu/backend.h>
@@ -16,6 +17,7 @@ struct CudaTestDevice {
   std::string device = "cuda:0";
   int ordinal = 0;
   backends::CudaCodePath path = backends::CudaCodePath::kBest;
+  std::optional<std::string> cublaslt;  // as BackendOptions
 };
 // Set by main().
 [[nodiscard]] CudaTestDevice& cuda_test_device();

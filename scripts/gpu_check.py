@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the CUDA test bundle on a GPU machine and writes one JSON file (a report of bench/results).
+
+In this order: the backend conformance suite, kernel parity against the CPU bodies, the engine on the device, on both
+code paths (the portable one compiled by the driver); the loss of a context in a process of its own; compute-sanitizer's
+memcheck and racecheck on a small suite; the first benchmark with shares of the machine's measured limits.
+
+  tar -xJf metrale-gpu.tar.xz && python3 metrale-gpu/gpu_check.py --out gpu_check.json [--model DIR]
+
+Exit status 0: everything ran and passed. The bundle needs glibc, the NVIDIA driver and Python; cuBLASLt and
+compute-sanitizer are used where they are found, and their absence is a failure unless --allow-missing.
+"""
+
+import argparse
+import datetime
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BUNDLE = Path(__file__).resolve().parent
+if not (BUNDLE / "bin").is_dir():  # in the source tree
+    BUNDLE = BUNDLE.parent / "build/gpu/metrale-gpu"
+
+# Programs of each path, in order of trust: a later one rests on what an earlier one shows.
+PROGRAMS = ("backend", "kernels", "attention", "libraries", "engine")
+# Small enough to run a hundred times slower.
+SANITIZER_SUITES = {
+    "memcheck": (
+        ("backend", "*Cuda/*:CudaModules*:CudaFaults*-*Random*:*Absurd*:*LackOfMemory*:*InOrder*:*Threads*"),
+        ("kernels", "*-*31*:*Bits*:*2GiB*:*Refuses*"),
+        ("attention", "*Agrees*:*HeadDim*:*Window*-*31*"),
+        ("engine", "EngineTest.EndsAt*:EngineTest.DecodeSteps*:*RaggedBatches*tiny_base_bf16_bf16"),
+    ),
+    "racecheck": (
+        ("kernels", "NormParity*:Argmax*:Logits*:Linear*Agree*-*31*"),
+        ("attention", "*Agrees*-*31*:*Long*"),
+    ),
+}
+
+
+def find_library(name):
+    """The path of a library of the toolkit: of the loader, a toolkit, or a Python package."""
+    patterns = [f"/usr/local/cuda*/lib64/{name}", f"/usr/local/cuda*/targets/x86_64-linux/lib/{name}",
+                *(f"{folder}/nvidia/*/lib/{name}" for folder in sys.path if folder)]
+    for pattern in patterns:
+        found = sorted(glob.glob(pattern))
+        if found:
+            return found[-1]
+    cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    for line in cache.splitlines():
+        if line.strip().startswith(name + " "):
+            return line.rsplit("=>", 1)[1].strip()
+    return None
+
+
+def query_gpu():
+    fields = "name,driver_version,memory.total,power.limit"
+    run = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True,
+                         text=True, check=False)
+    return dict(zip(fields.split(","), map(str.strip, run.stdout.splitlines()[0].split(",")))) if run.stdout else {}
+
+
+class Check:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.rows = []
+        self.failures = []
+        self.log = open(arguments.log, "w", encoding="utf-8") if arguments.log else None
+        self.cublaslt = arguments.cublaslt or find_library("libcublasLt.so.13") or find_library("libcublasLt.so.12")
+
+    def say(self, text):
+        print(text, flush=True)
+
+    def fail(self, what):
+        self.failures.append(what)
+        self.say(f"FAILED: {what}")
+
+    def program_arguments(self, path):
+        found = [f"--device={self.arguments.device}", f"--path={path}", f"--golden={BUNDLE}/golden"]
+        if self.cublaslt:
+            found.append(f"--cublaslt={self.cublaslt}")
+        if self.arguments.model:
+            found.append(f"--model={self.arguments.model}")
+        return found
+
+    def run(self, command, timeout):
+        """(exit status, output, seconds); 124 where it ran out of time."""
+        start = time.monotonic()
+        try:
+            run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
+                                 check=False, errors="replace")
+            status, output = run.returncode, run.stdout
+        except subprocess.TimeoutExpired as error:
+            status, output = 124, (error.stdout or b"").decode(errors="replace")
+        seconds = time.monotonic() - start
+        if self.log:
+            self.log.write(f"$ {' '.join(map(str, command))}\n{output}\nexit status {status}, {seconds:.1f} s\n\n")
+            self.log.flush()
+        return status, output, seconds
+
+    def gtest(self, program, label, path="best", suite="*", wrapper=(), timeout=500):
+        """Runs one program of tests and adds a row with what passed."""
+        binary = BUNDLE / "bin" / f"test_cuda_{program}"
+        if not binary.exists():
+            if not self.arguments.allow_missing:
+                self.fail(f"{label}: the bundle has no {binary.name}")
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.json"
+            status, output, seconds = self.run(
+                [*wrapper, binary, *self.program_arguments(path), f"--gtest_filter={suite}",
+                 f"--gtest_output=json:{report}"], timeout)
+            results = json.loads(report.read_text()) if report.exists() else None
+        if results is None:
+            self.fail(f"{label}: exit status {status} and no report\n" + output[-1500:])
+            return
+        cases = [case for suite_ in results["testsuites"] for case in suite_["testsuite"]]
+        failed = [f"{case['classname']}.{case['name']}" for case in cases if case.get("failures")]
+        skipped = sum(case.get("result") == "SKIPPED" for case in cases)
+        passed = len(cases) - len(failed) - skipped
+        self.say(f"{label}: {passed} passed, {skipped} skipped, {len(failed)} failed, {seconds:.0f} s")
+        self.rows.append({"name": label, "metric": "tests passed", "value": passed, "unit": f"of {len(cases)}"})
+        for name in failed:
+            self.fail(f"{label}: {name}")
+        if status != 0 and not failed:
+            self.fail(f"{label}: exit status {status}\n" + output[-1500:])
+        if passed == 0:
+            self.fail(f"{label}: nothing ran")
+
+    def tests(self):
+        for path in self.arguments.path:
+            for program in PROGRAMS:
+                if self.arguments.only and program not in self.arguments.only:
+                    continue
+                self.gtest(program, f"{program}, {path} path", path)
+        if not self.arguments.only or "context_loss" in self.arguments.only:
+            self.gtest("context_loss", "loss of the context")
+
+    def sanitizers(self):
+        tool = self.arguments.sanitizer or shutil.which("compute-sanitizer") or next(
+            iter(sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer"))), None)
+        if tool is None:
+            if not self.arguments.allow_missing:
+                self.fail("compute-sanitizer is not there")
+            return
+        for check, suites in SANITIZER_SUITES.items():
+            for program, suite in suites:
+                wrapper = [tool, "--tool", check, "--error-exitcode", "99", "--report-api-errors", "no"]
+                self.gtest(program, f"{check}: {program}", suite=suite, wrapper=wrapper, timeout=600)
+
+    def benchmark(self):
+        binary = BUNDLE / "bin/cuda_bench"
+        if not binary.exists():
+            if not self.arguments.allow_missing:
+                self.fail("the bundle has no cuda_bench")
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "cuda.json"
+            command = [binary, "--device", self.arguments.device, "--out", out, "--commit", self.commit()]
+            if self.cublaslt:
+                command += ["--cublaslt", self.cublaslt]
+            for model in self.arguments.bench_model:
+                command += ["--model", model]
+            status, output, seconds = self.run(command, 590)
+            self.say(f"benchmark: exit status {status}, {seconds:.0f} s")
+            if status != 0 or not out.exists():
+                self.fail("benchmark\n" + output[-1500:])
+                return None
+            return json.loads(out.read_text())
+
+    def commit(self):
+        path = BUNDLE / "commit"
+        return path.read_text().strip() if path.exists() else "unknown"
+
+    def report(self, benchmark):
+        gpu = query_gpu()
+        machine = {"cpu": "unknown", "cores": os.cpu_count(), "compiler": "g++ 12, nvcc 13.0"}
+        if benchmark:
+            machine = benchmark["machine"]
+        machine["gpu"] = gpu
+        return {
+            "bench": "gpu_check",
+            "commit": self.commit(),
+            "date": datetime.date.today().isoformat(),
+            "machine": machine,
+            "conditions": f"{gpu.get('name', 'no GPU')}, driver {gpu.get('driver_version', 'unknown')}; "
+                          f"cuBLASLt {Path(self.cublaslt).name if self.cublaslt else 'absent'}. "
+                          + (benchmark["conditions"] if benchmark else ""),
+            "failures": self.failures,
+            "rows": self.rows + (benchmark["rows"] if benchmark else []),
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gpu_check.json"))
+    parser.add_argument("--log", type=Path, help="everything that the programs print")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--path", nargs="+", choices=("best", "portable"), default=["best", "portable"])
+    parser.add_argument("--model", help="the demo model's directory, for the tests that want it")
+    parser.add_argument("--bench-model", action="append", default=[], help="a model directory to measure (repeatable)")
+    parser.add_argument("--cublaslt", help="the library; found where it is not given")
+    parser.add_argument("--sanitizer", help="compute-sanitizer; found where it is not given")
+    parser.add_argument("--only", nargs="+", help="test programs to run")
+    parser.add_argument("--skip", nargs="+", choices=("tests", "sanitizers", "benchmark"), default=[])
+    parser.add_argument("--allow-missing", action="store_true", help="absent tools and programs are no failure")
+    check = Check(parser.parse_args())
+    skip = check.arguments.skip
+    if "tests" not in skip:
+        check.tests()
+    if "sanitizers" not in skip:
+        check.sanitizers()
+    benchmark = check.benchmark() if "benchmark" not in skip else None
+    check.arguments.out.write_text(json.dumps(check.report(benchmark), indent=2) + "\n", encoding="utf-8")
+    print(f"gpu_check: {len(check.failures)} failure(s); {check.arguments.out}")
+    sys.exit(1 if check.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
