@@ -20,10 +20,15 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtyp
       ->capture_default_str();
 }
 
-void add_fast_flag(CLI::App& command, EngineFlags& flags) {
+void add_compute_flags(CLI::App& command, EngineFlags& flags) {
   command.add_flag(
       "--fast", flags.fast,
       "Compute prompts in the fastest order: logits may then depend on batch and chunks in their last bits");
+  command
+      .add_option("--attention", flags.attention,
+                  "Attention of decode steps: native, or flashinfer (CUDA builds with METRALE_PEERS)")
+      ->check(CLI::IsMember({"native", "flashinfer"}))
+      ->capture_default_str();
 }
 
 void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help) {
@@ -48,6 +53,8 @@ void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options
   options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
   options.compute = compute_type(flags);
   options.fast = flags.fast;
+  options.attention = flags.attention == "flashinfer" ? engine::AttentionKernel::kFlashInfer
+                                                      : engine::AttentionKernel::kNative;
 }
 
 }  // namespace metrale::app

@@ -18,11 +18,12 @@ struct EngineFlags {
   std::string kv_dtype = "bf16";
   std::string dtype = "auto";
   bool fast = false;
+  std::string attention = "native";
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags,
                       const char* kv_dtype_help = "Format of the KV cache: bf16 or fp32, or K:V");
 // Of the commands that compute.
-void add_fast_flag(CLI::App& command, EngineFlags& flags);
+void add_compute_flags(CLI::App& command, EngineFlags& flags);
 
 // A whole number below 2^64: CLI11 alone would take larger ones for the largest.
 void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help);

@@ -233,7 +233,7 @@ Action add_score(CLI::App& command, const runtime::Environment& environment) {
                    "One JSON object a scored token, and the summary as the last");
   command.add_option("-o,--output", flags->output, "Write to a file, which appears when it is complete");
   add_engine_flags(command, flags->engine);
-  add_fast_flag(command, flags->engine);
+  add_compute_flags(command, flags->engine);
   add_device_flags(command, flags->device);
   return [flags, environment] { return score(*flags, environment); };
 }

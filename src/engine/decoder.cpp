@@ -9,6 +9,7 @@
 #include <metrale/base/checked.h>
 #include <metrale/engine/decoder.h>
 #include <metrale/kernels/attention.h>
+#include <metrale/kernels/flashinfer.h>
 
 #include "engine/decoder_kernels.h"
 
@@ -95,6 +96,11 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   if (options.compute == ElementType::kF16) {
     throw Unsupported("the decoder", "FP16 computation (it has FP32 and BF16)");
   }
+  if (options.attention == AttentionKernel::kFlashInfer &&
+      !gpu.has_module(kernels::kFlashInferDecode.module)) {
+    throw Unsupported(fmt::format("backend '{}'", gpu.name()),
+                      "FlashInfer's attention: a CUDA device in a build with METRALE_PEERS has it");
+  }
   for (std::uint32_t i = 0; i < cache.num_layers(); ++i) {
     check_kv_dtype(cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i))));
   }
@@ -104,7 +110,7 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   host_logits_ = gpu::PinnedBuffer(gpu, arena_.sizes().logits);
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
   stream_ = gpu::make_stream(gpu);
-  kernels_ = std::make_unique<Kernels>(gpu, options.fast);
+  kernels_ = std::make_unique<Kernels>(gpu, options);
   const std::vector<float> frequencies = rope_frequencies(config);
   inv_freq_ = gpu::DeviceBuffer(gpu, frequencies.size() * sizeof(float));
   gpu.copy_h2d_blocking(inv_freq_.ptr(), std::as_bytes(std::span(frequencies)));

@@ -2,11 +2,14 @@
 // Every kernel of a step, resolved once at the decoder's construction.
 #pragma once
 
+#include <optional>
+
 #include <metrale/engine/decoder.h>
 #include <metrale/gpu/kernel.h>
 #include <metrale/kernels/activation.h>
 #include <metrale/kernels/attention.h>
 #include <metrale/kernels/embedding.h>
+#include <metrale/kernels/flashinfer.h>
 #include <metrale/kernels/kv_write.h>
 #include <metrale/kernels/linear.h>
 #include <metrale/kernels/logits.h>
@@ -17,12 +20,12 @@
 namespace metrale::engine {
 
 struct Decoder::Kernels {
-  Kernels(gpu::GpuBackend& gpu, bool fast)
+  Kernels(gpu::GpuBackend& gpu, const DecoderOptions& options)
       : embedding(gpu, kernels::kEmbedding),
         rms_norm(gpu, kernels::kRmsNorm),
         rope_table(gpu, kernels::kRopeTable),
         rope(gpu, kernels::kRope),
-        linear(gpu, fast ? kernels::kLinearFast : kernels::kLinear),
+        linear(gpu, options.fast ? kernels::kLinearFast : kernels::kLinear),
         silu_mul(gpu, kernels::kSiluMul),
         gelu_tanh_mul(gpu, kernels::kGeluTanhMul),
         residual_add(gpu, kernels::kResidualAdd),
@@ -30,7 +33,10 @@ struct Decoder::Kernels {
         attention(gpu, kernels::kPagedAttention),
         gather_rows(gpu, kernels::kGatherRows),
         argmax(gpu, kernels::kArgmax),
-        apply_table_deltas(gpu, kernels::kApplyTableDeltas) {}
+        apply_table_deltas(gpu, kernels::kApplyTableDeltas) {
+    if (options.attention == AttentionKernel::kFlashInfer)
+      flashinfer.emplace(gpu, kernels::kFlashInferDecode);
+  }
 
   gpu::BoundKernel<kernels::EmbeddingArgs> embedding;
   gpu::BoundKernel<kernels::RmsNormArgs> rms_norm;
@@ -45,6 +51,7 @@ struct Decoder::Kernels {
   gpu::BoundKernel<kernels::GatherRowsArgs> gather_rows;
   gpu::BoundKernel<kernels::ArgmaxArgs> argmax;
   gpu::BoundKernel<kernels::ApplyTableDeltasArgs> apply_table_deltas;
+  std::optional<gpu::BoundKernel<kernels::AttentionArgs>> flashinfer;  // of decode steps
 };
 
 }  // namespace metrale::engine

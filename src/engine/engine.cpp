@@ -57,9 +57,11 @@ Engine::Engine(gpu::GpuBackend& gpu, const std::string& model_directory, const E
   weights_ = std::make_unique<ModelWeights>(gpu, config_, directory, compute_, options.progress);
   cache_ = std::make_unique<kv::PagedKvCache>(kv_config(config_, limits_.block_size, options.kv_dtype),
                                               resolve_kv_blocks(options, limits_), gpu);
-  decoder_ = std::make_unique<Decoder>(
-      gpu, config_, *weights_, limits_, *cache_,
-      DecoderOptions{.compute = compute_, .use_graphs = options.use_graphs, .fast = options.fast});
+  decoder_ = std::make_unique<Decoder>(gpu, config_, *weights_, limits_, *cache_,
+                                       DecoderOptions{.compute = compute_,
+                                                      .use_graphs = options.use_graphs,
+                                                      .fast = options.fast,
+                                                      .attention = options.attention});
   for (std::uint32_t row = limits_.max_batch_size; row-- > 0;) free_rows_.push_back(row);
 }
 

@@ -33,12 +33,19 @@ struct StepSequence {
   std::uint32_t logit_rows = 1;          // logits of so many of the last tokens are wanted
 };
 
+enum class AttentionKernel : std::uint8_t {
+  kNative,
+  kFlashInfer,  // decode steps by FlashInfer's kernel, where a layer sees its whole context; builds with
+                // METRALE_PEERS
+};
+
 struct DecoderOptions {
   quant::ElementType compute = quant::ElementType::kBf16;  // activations; kF32 or kBf16
   bool use_graphs = true;                                  // where the backend has them
   // Prompts may be computed in an order that depends on their chunks: logits are no longer bit-equal whatever
   // the batch.
   bool fast = false;
+  AttentionKernel attention = AttentionKernel::kNative;
 };
 
 // The sizes that a decoder of this model takes from its arena. `linear_workspace_bytes` as the backend's

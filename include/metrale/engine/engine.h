@@ -73,6 +73,7 @@ struct EngineOptions {
   std::uint32_t max_prompt_chunk = 0;         // 0: what the token budget leaves
   bool use_graphs = true;
   bool fast = false;  // as DecoderOptions
+  AttentionKernel attention = AttentionKernel::kNative;
   ModelWeights::Progress progress;
 };
 
