@@ -156,6 +156,11 @@ class CheckKernelAbi(TreeCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("vector.ptx", found[0])
 
+    def test_a_family_that_only_some_builds_have_needs_no_ptx(self):
+        self.write("include/metrale/kernels/vector.h", HEADER.replace("inline", "// cuda-only\ninline"))
+        self.write("src/kernels/vector/cpu.cpp")
+        self.assertEqual(check_kernel_abi.problems(self.root, self.root / "ptx"), [])
+
     def test_kernel_without_body_fails(self):
         self.write("src/kernels/vector/cpu.cpp", "// table.add<add_body>(kAdd);\n")
         self.assert_one_problem(check_kernel_abi, "kAdd has no body in the CPU table")

@@ -87,6 +87,20 @@ TEST_P(MemoryPlans, EngineTakesExactlyThePlannedBytes) {
   }
 }
 
+TEST_P(MemoryPlans, CountsTheWorkspaceThatADevicesLibrariesWant) {
+  engine::MemoryPlanRequest request{
+      .memory_bytes = kPlenty,
+      .limits = {.max_seq_len = 0, .max_batch_size = 3, .max_batch_tokens = 64, .block_size = 32},
+      .compute = std::nullopt};
+  const engine::MemoryPlan without = plan(request, kBf16);
+  request.linear_workspace_bytes = 1U << 20;
+
+  const engine::MemoryPlan with = plan(request, kBf16);
+
+  EXPECT_EQ(with.arena.linear_workspace, 1U << 20);
+  EXPECT_EQ(with.fixed_bytes - without.fixed_bytes, 1U << 20);
+}
+
 TEST_P(MemoryPlans, PartsAreThoseOfTheEngine) {
   const engine::MemoryPlanRequest request{
       .memory_bytes = kPlenty,
