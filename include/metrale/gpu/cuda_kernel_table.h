@@ -43,7 +43,10 @@ struct CudaDeviceFacts {
 // What a host body may ask of its backend when it is made. The device's context is current.
 class CudaKernelContext {
  public:
+  CudaKernelContext() = default;
   virtual ~CudaKernelContext() = default;
+  CudaKernelContext(const CudaKernelContext&) = delete;
+  CudaKernelContext& operator=(const CudaKernelContext&) = delete;
   // A function of an embedded module. Throws InvalidArgument naming module::symbol where there is none.
   // `shared_bytes`: the most dynamic shared memory that a launch of it will ask for.
   [[nodiscard]] virtual CudaFunction function(std::string_view module, std::string_view symbol,
@@ -54,7 +57,10 @@ class CudaKernelContext {
 // One launch of a host body. The device's context is current.
 class CudaLaunch {
  public:
+  CudaLaunch() = default;
   virtual ~CudaLaunch() = default;
+  CudaLaunch(const CudaLaunch&) = delete;
+  CudaLaunch& operator=(const CudaLaunch&) = delete;
   // Enqueues; `args` is the kernel's one argument struct. Throws DeviceError.
   virtual void kernel(CudaFunction function, const LaunchShape& shape, std::span<const std::byte> args) = 0;
   template <class Args>
@@ -68,7 +74,10 @@ class CudaLaunch {
 // A host body with what it keeps for one backend. launch() may be called from several threads at once.
 class CudaHostBody {
  public:
+  CudaHostBody() = default;
   virtual ~CudaHostBody() = default;
+  CudaHostBody(const CudaHostBody&) = delete;
+  CudaHostBody& operator=(const CudaHostBody&) = delete;
   virtual void launch(CudaLaunch& to, std::span<const std::byte> args) = 0;
 };
 using CudaHostBodyFactory = std::function<std::unique_ptr<CudaHostBody>(CudaKernelContext&)>;

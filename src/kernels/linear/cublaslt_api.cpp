@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <dlfcn.h>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -48,7 +47,8 @@ std::vector<std::string> names_to_try(const std::string& name) {
   return names;
 }
 
-Library search(const std::string& name) {
+// Puts the functions into `functions`.
+Library search(const std::string& name, Functions& functions) {
   std::string reason;
   for (const std::string& candidate : names_to_try(name)) {
     void* const library = ::dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -56,11 +56,10 @@ Library search(const std::string& name) {
       reason += fmt::format("{}{}", reason.empty() ? "" : "; ", ::dlerror());
       continue;
     }
-    auto functions = std::make_unique<Functions>();
-    if (find_all(library, *functions)) {
-      log().debug("cuBLASLt {} is {}", functions->version(), candidate);
-      // Neither is ever given back: plans of any backend may use them until the process ends.
-      return {functions.release(), {}, true};
+    if (find_all(library, functions)) {
+      log().debug("cuBLASLt {} is {}", functions.version(), candidate);
+      // It is never closed: plans of any backend may use it until the process ends.
+      return {&functions, {}, true};
     }
     reason += fmt::format("{}{} lacks a function of cuBLASLt", reason.empty() ? "" : "; ", candidate);
     ::dlclose(library);
@@ -73,12 +72,12 @@ Library search(const std::string& name) {
 Library open_library(const std::string& name) {
   if (name.empty()) return {nullptr, "it is not wanted", false};
   static std::mutex mutex;
-  static std::map<std::string, Library> opened;
+  static std::map<std::string, Functions> opened;
   const std::lock_guard lock(mutex);
-  const auto found = opened.find(name);
-  if (found != opened.end()) return found->second;
-  Library library = search(name);
-  if (library.functions != nullptr) opened.emplace(name, library);
+  const auto [place, is_new] = opened.try_emplace(name);
+  if (!is_new) return {&place->second, {}, true};
+  Library library = search(name, place->second);
+  if (library.functions == nullptr) opened.erase(place);
   return library;
 }
 
