@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A kernel that writes nowhere costs the process its context: a program of its own.
+#include <array>
+#include <functional>
+
 #include <gtest/gtest.h>
 
 #include <metrale/backends/cuda.h>
@@ -31,10 +34,10 @@ TEST(CudaContextLoss, EveryCallSaysSoAndTeardownIsQuiet) {
   const gpu::Event event = gpu::make_event(*gpu);
   static_cast<void>(gpu->alloc(100));  // left to the sweep
   gpu->load_module("foreign", cuda_test_image());
-  const std::byte nothing[8]{};
-  const gpu::KernelArg arg(std::span<const std::byte>(nothing));
+  const std::array<std::byte, 8> nothing{};
+  const std::array args{gpu::KernelArg(std::span<const std::byte>(nothing))};
 
-  gpu->launch_raw(gpu->kernel("foreign", "write_nowhere"), {}, stream.ref(), std::span(&arg, 1));
+  gpu->launch_raw(gpu->kernel("foreign", "write_nowhere"), {}, stream.ref(), args);
 
   expect_lost([&] { gpu->synchronize(stream.ref()); });
   expect_lost([&] { gpu->synchronize(gpu->default_stream()); });

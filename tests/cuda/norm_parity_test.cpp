@@ -3,6 +3,8 @@
 // last place of the result may differ.
 #include <cmath>
 
+#include <gtest/gtest.h>
+
 #include <metrale/kernels/norm.h>
 
 #include "cuda/support/device_run.h"
