@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that measure the device itself. `read_all` reads `count` words of 16 bytes once, eight loads in
-// flight a thread, and keeps one sum a thread in sums[gridDim.x * blockDim.x]; `nothing` does nothing.
+// Kernels that measure the device itself. `read_all` reads `count` words of 16 bytes once, eight a thread at
+// a time, and keeps each thread's sum in sums[gridDim.x * blockDim.x]; `nothing` does nothing.
 
 constexpr int kLoads = 8;
 

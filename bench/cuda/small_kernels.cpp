@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels between the products at the sizes of Llama-3.1-8B: what moves little against an empty kernel of
-// a graph, the rest against a copy or a read.
+// a graph (the cache may hold it, as in a step), the rest against a copy or a read.
 #include <algorithm>
 #include <numeric>
 #include <random>
