@@ -50,13 +50,15 @@ check_in_empty_root() {
   for library in libc.so.6 libm.so.6 libdl.so.2 librt.so.1 libpthread.so.0; do
     cp -L "/lib/x86_64-linux-gnu/$library" "$root/lib/x86_64-linux-gnu/"
   done
+  # /proc says where a program lies, which is where its libraries are looked for.
+  try() { unshare --user --map-root-user --mount --pid --fork sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"; }
   local program
   for program in "$bundle"/bin/*; do
     program=/metrale-gpu/bin/$(basename "$program")
     case $program in
-      */metrale) unshare --user --map-root-user chroot "$root" "$program" devices >/dev/null ;;
-      */cuda_bench) unshare --user --map-root-user chroot "$root" "$program" --help >/dev/null ;;
-      *) unshare --user --map-root-user chroot "$root" "$program" --gtest_list_tests >/dev/null ;;
+      */metrale) try "$program" devices >/dev/null ;;
+      */cuda_bench) try "$program" --help >/dev/null ;;
+      *) try "$program" --gtest_list_tests >/dev/null ;;
     esac || die "$program does not run in an empty root"
   done
 }
