@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
                  argv[i]);
     return 2;
   }
+  if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
   try {
     static_cast<void>(metrale::test::open_cuda());
   } catch (const metrale::Error& error) {
