@@ -72,7 +72,7 @@ class Check:
         self.arguments = arguments
         self.rows = []
         self.failures = []
-        self.log = open(arguments.log, "w", encoding="utf-8") if arguments.log else None
+        self.log = open(arguments.log, "w+", encoding="utf-8", errors="replace")
         self.cublaslt = arguments.cublaslt or find_library("libcublasLt.so.13") or find_library("libcublasLt.so.12")
 
     def say(self, text):
@@ -91,21 +91,25 @@ class Check:
         return found
 
     def run(self, command, timeout):
-        """(exit status, output, seconds); 124 where it ran out of time."""
+        """(exit status, output, seconds); 124 where it ran out of time. The log has the output as it comes."""
         start = time.monotonic()
+        self.log.write(f"$ {' '.join(map(str, command))}\n")
+        self.log.flush()
+        begin = self.log.tell()
         try:
-            run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
-                                 check=False, errors="replace")
-            status, output = run.returncode, run.stdout
-        except subprocess.TimeoutExpired as error:
-            status, output = 124, (error.stdout or b"").decode(errors="replace")
+            status = subprocess.run(command, stdout=self.log, stderr=subprocess.STDOUT, timeout=timeout,
+                                    check=False).returncode
+        except subprocess.TimeoutExpired:
+            status = 124
         seconds = time.monotonic() - start
-        if self.log:
-            self.log.write(f"$ {' '.join(map(str, command))}\n{output}\nexit status {status}, {seconds:.1f} s\n\n")
-            self.log.flush()
+        self.log.seek(begin)
+        output = self.log.read()
+        self.log.seek(0, os.SEEK_END)
+        self.log.write(f"exit status {status}, {seconds:.1f} s\n\n")
+        self.log.flush()
         return status, output, seconds
 
-    def gtest(self, program, label, path="best", suite="*", wrapper=(), timeout=500):
+    def gtest(self, program, label, path="best", suite="*", wrapper=(), timeout=240):
         """Runs one program of tests and adds a row with what passed."""
         binary = BUNDLE / "bin" / f"test_cuda_{program}"
         if not binary.exists():
@@ -201,7 +205,7 @@ class Check:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu_check.json"))
-    parser.add_argument("--log", type=Path, help="everything that the programs print")
+    parser.add_argument("--log", type=Path, default=Path("gpu_check.log"), help="everything that the programs print")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--path", nargs="+", choices=("best", "portable"), default=["best", "portable"])
     parser.add_argument("--model", help="the demo model's directory, for the tests that want it")

@@ -48,7 +48,12 @@ inline void PrintTo(const BackendCase& backend, std::ostream* out) {
 
 class GpuBackendConformance : public testing::TestWithParam<BackendCase> {
  protected:
-  GpuBackendConformance() : rig_(GetParam().make({})), gpu_(rig_->gpu()) {}
+  // Kernels are looked up before anything runs: a first look-up may wait for the device.
+  GpuBackendConformance() : rig_(GetParam().make({})), gpu_(rig_->gpu()) {
+    for (const auto& [module, function] : testing_kernels::kNames) {
+      static_cast<void>(gpu_.op_cache().kernel(gpu_, module, function));
+    }
+  }
 
   [[nodiscard]] bool runs_kernels() const { return gpu_.capabilities().runs_kernels; }
   // Kernels can fail here, and only their own stream with them.

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+#include <utility>
 
 #include <metrale/gpu/kernel_id.h>
 
@@ -64,5 +66,12 @@ struct EmptyArgs {
   std::uint64_t unused;
 };
 inline constexpr gpu::KernelId<EmptyArgs> kEmpty{"test_vector", "empty"};
+
+// Module and function of each.
+inline constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+    {kScale.module, kScale.function}, {kAdd.module, kAdd.function},
+    {kFill.module, kFill.function},   {kAppend.module, kAppend.function},
+    {kMeet.module, kMeet.function},   {kWaitOnFlag.module, kWaitOnFlag.function},
+    {kFail.module, kFail.function},   {kEmpty.module, kEmpty.function}};
 
 }  // namespace metrale::testing_kernels

@@ -27,6 +27,8 @@ struct Comparison {
   std::size_t clear_rows = 0;  // the reference's best two tokens are more than kClearGap apart
   std::size_t same_top = 0;    // of those
   double kl = 0;
+  float largest_flip = 0;   // the widest gap between the reference's best two where the device chose another
+  float largest_logit = 0;  // of the reference, in size
 };
 
 double log_sum(std::span<const float> row) {
@@ -43,10 +45,13 @@ void compare_row(std::span<const float> reference, std::span<const float> row, C
     if (at != best) second = std::max(second, *at);
   }
   ++all.rows;
+  const auto top = std::ranges::max_element(row) - row.begin();
+  const bool same = top == best - reference.begin();
+  if (!same) all.largest_flip = std::max(all.largest_flip, *best - second);
+  all.largest_logit = std::max(all.largest_logit, std::abs(*best));
   if (*best - second > kClearGap) {
     ++all.clear_rows;
-    const auto top = std::ranges::max_element(row) - row.begin();
-    all.same_top += top == best - reference.begin() ? 1 : 0;
+    all.same_top += same ? 1 : 0;
   }
   const double reference_sum = log_sum(reference);
   const double sum = log_sum(row);
@@ -75,9 +80,12 @@ Comparison compare(const std::string& directory, const engine::EngineOptions& op
 void expect_parity(const Comparison& found) {
   const double mean_kl = found.kl / static_cast<double>(found.rows);
   testing::Test::RecordProperty("mean_kl", std::to_string(mean_kl));
+  testing::Test::RecordProperty("largest_flip", std::to_string(found.largest_flip));
   testing::Test::RecordProperty("clear_rows", std::to_string(found.clear_rows));
   testing::Test::RecordProperty("rows", std::to_string(found.rows));
-  EXPECT_EQ(found.same_top, found.clear_rows) << "of " << found.rows << " rows";
+  EXPECT_EQ(found.same_top, found.clear_rows)
+      << "of " << found.rows << " rows; widest gap that was lost: " << found.largest_flip
+      << ", largest logit: " << found.largest_logit;
   EXPECT_LE(mean_kl, kMaxMeanKl);
 }
 
@@ -90,24 +98,47 @@ engine::EngineOptions options_for(std::uint32_t max_seq_len, std::uint32_t batch
   return options;
 }
 
-class TinyParity : public testing::TestWithParam<std::string> {};
+struct ParityCase {
+  std::string model;
+  quant::ElementType compute;
+  friend void PrintTo(const ParityCase& c, std::ostream* out) {
+    *out << c.model << "_" << quant::to_string(c.compute);
+  }
+};
+
+std::vector<ParityCase> parity_cases() {
+  std::vector<ParityCase> cases;
+  for (const std::string& model : tiny_model_names()) {
+    cases.push_back({model, quant::ElementType::kF32});
+    cases.push_back({model, quant::ElementType::kBf16});
+  }
+  return cases;
+}
+
+class TinyParity : public testing::TestWithParam<ParityCase> {};
 
 TEST_P(TinyParity, DeviceAgreesWithTheCpu) {
   const TempDir dir;
-  TinyModel model = tiny_model(GetParam());
-  if (model.name != "tiny_dynamic") model.config["max_position_embeddings"] = 2048;
+  TinyModel model = tiny_model(GetParam().model);
+  const bool is_long = model.name != "tiny_dynamic";  // whose scaling begins where its positions end
+  if (is_long) model.config["max_position_embeddings"] = 2048;
   write_tiny_model(model, dir.path());
   std::mt19937 random(5);
   std::vector<Tokens> sequences(4);
   for (std::size_t s = 0; s < sequences.size(); ++s) {
-    sequences[s].resize(s == 0 && model.name != "tiny_dynamic" ? 700 : 90);
+    sequences[s].resize(s == 0 && is_long ? 700 : 90);
     for (std::int32_t& token : sequences[s]) token = static_cast<std::int32_t>(random() % 256);
   }
-  expect_parity(compare(dir.path(), options_for(800, 4), sequences, 64));
+  engine::EngineOptions options = options_for(800, 4);
+  options.compute = GetParam().compute;
+  if (options.compute == quant::ElementType::kF32) {
+    options.kv_dtype = {quant::KvFormat::kFp32, quant::KvFormat::kFp32};
+  }
+  expect_parity(compare(dir.path(), options, sequences, 64));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TinyParity, testing::ValuesIn(tiny_model_names()),
-                         [](const auto& c) { return c.param; });
+INSTANTIATE_TEST_SUITE_P(Models, TinyParity, testing::ValuesIn(parity_cases()),
+                         [](const auto& c) { return testing::PrintToString(c.param); });
 
 TEST(SmolLm2Parity, DeviceAgreesWithTheCpu) {
   if (!std::filesystem::exists(demo_model_directory() + "/model.safetensors")) {

@@ -107,8 +107,8 @@ class GpuBackend {
 
   // ---- launch
   [[nodiscard]] bool has_module(std::string_view module) const { return do_has_module(module); }
-  // Throws InvalidArgument naming module::function where there is none. Look up once: op_cache() or
-  // BoundKernel.
+  // Blocking at the first look-up of a kernel: the device may have to load it, behind what runs. Throws
+  // InvalidArgument naming module::function where there is none. Look up once: op_cache() or BoundKernel.
   [[nodiscard]] KernelHandle kernel(std::string_view module, std::string_view function);
   // Enqueued: `args` is the kernel's one argument struct and is copied. Throws InvalidArgument where its size
   // is not the kernel's. Prefer the typed launch() of kernel.h.

@@ -21,6 +21,9 @@ void ask_for_all_queues() {
 using GetProcAddress = Result (*)(const char* symbol, void** function, int version, std::uint64_t flags,
                                   int* status);
 
+// Of calls that are newer than that, and that the backend does without.
+constexpr int kNewerInterfaceVersion = 12040;
+
 // Resolves names and remembers the first one that is missing.
 class Resolver {
  public:
@@ -33,6 +36,14 @@ class Resolver {
     const Result result = get_(name, &found, kInterfaceVersion, 0, &status);
     if ((result != kSuccess || found == nullptr) && missing_.empty()) missing_ = name;
     function = reinterpret_cast<Function>(found);
+  }
+  // Null where the driver does not have it.
+  template <class Function>
+  void optional(const char* name, Function& function) {
+    void* found = nullptr;
+    int status = 0;
+    const Result result = get_(name, &found, kNewerInterfaceVersion, 0, &status);
+    function = result == kSuccess ? reinterpret_cast<Function>(found) : nullptr;
   }
   [[nodiscard]] const std::string& missing() const { return missing_; }
 
@@ -92,6 +103,7 @@ void resolve_work(Resolver& find, Driver& d) {
   find("cuModuleGetGlobal", d.module_global);
   find("cuFuncSetAttribute", d.function_set_attribute);
   find("cuLaunchKernel", d.launch_kernel);
+  find.optional("cuFuncLoad", d.function_load);
 }
 
 GetProcAddress find_get_proc_address(void* library) {

@@ -123,6 +123,9 @@ struct Driver {
                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                           DriverStream stream, void** params, void** extra);
 
+  // Null in drivers before CUDA 12.4.
+  Result (*function_load)(DriverFunction function);
+
   // "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered".
   [[nodiscard]] std::string describe(Result result) const;
 };

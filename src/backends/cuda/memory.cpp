@@ -37,8 +37,7 @@ CudaMemory::~CudaMemory() {
     host_.check_quietly(host_.driver().mem_free(info.base.address()), "cuMemFree");
   }
   for (const gpu::AllocationInfo& info : book_.pinned.entries()) {
-    host_.check_quietly(host_.driver().host_free(reinterpret_cast<void*>(info.base.address())),
-                        "cuMemFreeHost");
+    host_.check_quietly(release_pinned(info.base), "cuMemFreeHost");
   }
   host_.check_quietly(host_.driver().stream_destroy(transfer_), "cuStreamDestroy");
 }
@@ -112,26 +111,42 @@ void CudaMemory::free_arena(DevicePtr ptr) {
   release(gpu::AllocationBook::remove(book_.arena, ptr, "free_arena"));
 }
 
+// The driver aligns to less than a page.
 std::span<std::byte> CudaMemory::alloc_pinned(std::size_t bytes) {
-  void* host = nullptr;
-  const auto padded = try_add(bytes, kPage);
-  const Result result =
-      padded ? host_.driver().host_alloc(&host, round_up(bytes, kPage), kHostPortable | kHostDeviceMap)
-             : kErrorOutOfMemory;
+  void* block = nullptr;
+  const auto padded = try_add(bytes, 2 * kPage);
+  const Result result = padded ? host_.driver().host_alloc(&block, round_up(bytes, kPage) + kPage,
+                                                           kHostPortable | kHostDeviceMap)
+                               : kErrorOutOfMemory;
   if (result != kSuccess) {
     if (means_context_lost(result)) host_.fail(result, "cuMemHostAlloc");
     throw OutOfMemory("pinned", bytes, cpu::host_memory_info().available_bytes,
                       host_.driver().describe(result));
   }
-  std::memset(host, 0, bytes);
-  book_.pinned.add(address_of(host), bytes, {"pinned memory", 0});
-  return {static_cast<std::byte*>(host), bytes};
+  const DevicePtr base(round_up<std::uint64_t>(address_of(block).address(), kPage));
+  {
+    const std::scoped_lock lock(pinned_mutex_);
+    pinned_blocks_.emplace(base.address(), block);
+  }
+  auto* const memory = reinterpret_cast<std::byte*>(base.address());
+  std::memset(memory, 0, bytes);
+  book_.pinned.add(base, bytes, {"pinned memory", 0});
+  return {memory, bytes};
+}
+
+Result CudaMemory::release_pinned(DevicePtr base) {
+  void* block = nullptr;
+  {
+    const std::scoped_lock lock(pinned_mutex_);
+    block = pinned_blocks_.extract(base.address()).mapped();
+  }
+  return host_.context_lost() ? kSuccess : host_.driver().host_free(block);
 }
 
 void CudaMemory::free_pinned(std::span<std::byte> memory) {
-  gpu::AllocationBook::remove(book_.pinned, address_of(memory.data()), "free_pinned");
-  if (host_.context_lost()) return;
-  const Result result = host_.driver().host_free(memory.data());
+  const DevicePtr base = address_of(memory.data());
+  gpu::AllocationBook::remove(book_.pinned, base, "free_pinned");
+  const Result result = release_pinned(base);
   if (!is_harmless_at_teardown(result)) host_.fail(result, "cuMemFreeHost");
 }
 

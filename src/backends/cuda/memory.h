@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -52,6 +53,7 @@ class CudaMemory {
   [[nodiscard]] DevicePtr acquire(std::size_t bytes, std::size_t padding);
   void release(const gpu::AllocationInfo& info);
   void refund(std::uint64_t bytes);
+  [[nodiscard]] Result release_pinned(DevicePtr base);
   void fill_red_zone(const gpu::AllocationInfo& info);
   [[nodiscard]] std::uint64_t budget_left() const;  // under budget_mutex_
 
@@ -60,6 +62,8 @@ class CudaMemory {
   const std::uint64_t red_zone_bytes_;
   gpu::AllocationBook book_;
   DriverStream transfer_ = nullptr;
+  std::mutex pinned_mutex_;
+  std::map<std::uint64_t, void*> pinned_blocks_;  // what the driver gave, by the page that it begins in
   mutable std::mutex budget_mutex_;
   std::uint64_t in_use_bytes_ = 0;  // ledger and arena; guarded by budget_mutex_
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device that a program of CUDA tests runs on, from its command line: --device=cuda:N and
-// --path=best|portable, --cublaslt=LIBRARY (and --golden=DIR, --model=DIR where the source tree is elsewhere).
-// support/cuda_main.cpp ends the program, with exit code 77, where there is none.
+// --path=best|portable, --cublaslt=LIBRARY (and --golden=DIR, --model=DIR where the source tree is
+// elsewhere). support/cuda_main.cpp ends the program, with exit code 77, where there is none.
 #pragma once
 
 #include <memory>

@@ -14,6 +14,7 @@
 #include <metrale/runtime/runtime.h>
 
 #include "cuda/support/device_run.h"
+#include "cuda/support/devices.h"
 
 namespace metrale::kernels {
 
@@ -77,9 +78,15 @@ class BigBuffer {
 // A backend for one test: a fault stays with the backend that saw it.
 class OwnBackend {
  public:
-  OwnBackend() : gpu_(runtime::open_backend({.device = "cuda:0"})), run(*gpu_) {}
+  // The embedded kernels compute linear layers: a library never looks at the step's counts.
+  OwnBackend() : gpu_(open()), run(*gpu_) {}
 
  private:
+  static std::unique_ptr<gpu::GpuBackend> open() {
+    runtime::BackendOptions options = test::cuda_options();
+    options.cublaslt = "";
+    return runtime::open_backend(options);
+  }
   std::unique_ptr<gpu::GpuBackend> gpu_;
 
  public:
