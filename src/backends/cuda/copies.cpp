@@ -44,7 +44,8 @@ void CudaBackend::expect_range(DevicePtr ptr, std::uint64_t bytes, const char* w
 
 void CudaBackend::finish_transfer(Result enqueued, std::string_view call) const {
   host_->check(enqueued, call);
-  host_->check(host_->driver().stream_synchronize(memory_.transfer_stream()), call);
+  const Result result = host_->driver().stream_synchronize(memory_.transfer_stream());
+  if (result != kSuccess) host_->fail(result, fmt::format("cuStreamSynchronize after {}", call));
 }
 
 void CudaBackend::do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) {
@@ -52,7 +53,7 @@ void CudaBackend::do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte>
   expect_range(dst, src.size(), "copy to the device");
   finish_transfer(
       host_->driver().copy_h2d_async(dst.address(), src.data(), src.size(), memory_.transfer_stream()),
-      "cuMemcpyHtoD");
+      "cuMemcpyHtoDAsync");
 }
 
 void CudaBackend::do_copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src) {
@@ -60,7 +61,7 @@ void CudaBackend::do_copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src) 
   expect_range(src, dst.size(), "copy to the host");
   finish_transfer(
       host_->driver().copy_d2h_async(dst.data(), src.address(), dst.size(), memory_.transfer_stream()),
-      "cuMemcpyDtoH");
+      "cuMemcpyDtoHAsync");
 }
 
 void CudaBackend::do_copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t bytes) {
@@ -68,14 +69,14 @@ void CudaBackend::do_copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t
   expect_range(dst, bytes, "destination of a copy");
   expect_range(src, bytes, "source of a copy");
   finish_transfer(host_->driver().copy_async(dst.address(), src.address(), bytes, memory_.transfer_stream()),
-                  "cuMemcpy");
+                  "cuMemcpyAsync");
 }
 
 void CudaBackend::do_memset_blocking(DevicePtr dst, std::uint8_t value, std::size_t bytes) {
   const ContextScope scope = enter();
   expect_range(dst, bytes, "memset");
   finish_transfer(host_->driver().memset_async(dst.address(), value, bytes, memory_.transfer_stream()),
-                  "cuMemsetD8");
+                  "cuMemsetD8Async");
 }
 
 // ---- enqueued
@@ -83,6 +84,19 @@ void CudaBackend::do_memset_blocking(DevicePtr dst, std::uint8_t value, std::siz
 // Something on `stream` uses the piece: until the stream has passed this point, or for a graph's life.
 void CudaBackend::hold(StagingPiece& piece, DriverStream stream, CudaCapture* capture) {
   if (capture == nullptr) staging_.give_back_after(piece, stream);
+}
+
+// After a failure the caller may free its memory, which parts that are enqueued still reach for.
+template <class Enqueue>
+void CudaBackend::or_settle(DriverStream stream, const CudaCapture* capture, const Enqueue& enqueue) {
+  try {
+    enqueue();
+  } catch (...) {
+    if (capture == nullptr) {
+      host_->tear_down([&] { return host_->driver().stream_synchronize(stream); }, "cuStreamSynchronize");
+    }
+    throw;
+  }
 }
 
 void CudaBackend::enqueue_h2d_staged(DevicePtr dst, std::span<const std::byte> src, DriverStream stream) {
@@ -102,18 +116,20 @@ void CudaBackend::enqueue_h2d_retained(DevicePtr dst, std::span<const std::byte>
                  "cuMemcpyHtoDAsync");
     return;
   }
-  in_pieces(src.size(), [&](std::size_t at, std::size_t bytes) {
+  const auto enqueue_part = [&](std::size_t at, std::size_t bytes) {
     StagingPiece& piece = staging_.take();
     if (capture != nullptr) capture->pieces.push_back(&piece);
     piece.to = piece.memory;
     piece.from = src.data() + at;
     piece.bytes = bytes;
     const Result read = host_->driver().launch_host_function(stream, copy_on_the_host, &piece);
+    if (read != kSuccess && capture == nullptr) staging_.give_back(piece);
+    host_->check(read, "cuLaunchHostFunc");
     const Result sent = host_->driver().copy_h2d_async(dst.address() + at, piece.memory, bytes, stream);
     hold(piece, stream, capture);
-    host_->check(read, "cuLaunchHostFunc");
     host_->check(sent, "cuMemcpyHtoDAsync");
-  });
+  };
+  or_settle(stream, capture, [&] { in_pieces(src.size(), enqueue_part); });
 }
 
 void CudaBackend::enqueue_d2h(std::span<std::byte> dst, DevicePtr src, DriverStream stream,
@@ -123,18 +139,20 @@ void CudaBackend::enqueue_d2h(std::span<std::byte> dst, DevicePtr src, DriverStr
                  "cuMemcpyDtoHAsync");
     return;
   }
-  in_pieces(dst.size(), [&](std::size_t at, std::size_t bytes) {
+  const auto enqueue_part = [&](std::size_t at, std::size_t bytes) {
     StagingPiece& piece = staging_.take();
     if (capture != nullptr) capture->pieces.push_back(&piece);
     piece.to = dst.data() + at;
     piece.from = piece.memory;
     piece.bytes = bytes;
     const Result sent = host_->driver().copy_d2h_async(piece.memory, src.address() + at, bytes, stream);
+    if (sent != kSuccess && capture == nullptr) staging_.give_back(piece);
+    host_->check(sent, "cuMemcpyDtoHAsync");
     const Result written = host_->driver().launch_host_function(stream, copy_on_the_host, &piece);
     hold(piece, stream, capture);
-    host_->check(sent, "cuMemcpyDtoHAsync");
     host_->check(written, "cuLaunchHostFunc");
-  });
+  };
+  or_settle(stream, capture, [&] { in_pieces(dst.size(), enqueue_part); });
 }
 
 void CudaBackend::do_copy_h2d_async(DevicePtr dst, std::span<const std::byte> src, gpu::StreamRef stream) {

@@ -24,7 +24,7 @@ FaultWord::FaultWord(const CudaHost& host) : host_(host) {
 FaultWord::~FaultWord() {
   if (host_.context_lost()) return;
   const ContextScope scope(host_);
-  host_.check_quietly(host_.driver().host_free(fault_), "cuMemFreeHost");
+  host_.tear_down([&] { return host_.driver().host_free(fault_); }, "cuMemFreeHost");
 }
 
 std::uint64_t FaultWord::address() const {
@@ -52,7 +52,7 @@ CudaBackend::CudaBackend(std::shared_ptr<CudaHost> host, const CudaBackendOption
       fault_(*host_),
       memory_(*host_, options.max_memory_bytes, options.red_zone_bytes),
       staging_(*host_),
-      modules_(*host_, table_, options.path, fault_.address()),
+      modules_(*host_, table_, options.path, fault_.address(), memory_.transfer_stream()),
       kernels_(*host_, table_, modules_),
       default_stream_(streams_.add([this](gpu::StreamRef) {
         return std::make_shared<CudaStream>(*host_, host_->default_stream());
@@ -61,8 +61,8 @@ CudaBackend::CudaBackend(std::shared_ptr<CudaHost> host, const CudaBackendOption
 CudaBackend::~CudaBackend() {
   const ContextScope scope(*host_);
   for (const auto& stream : streams_.all()) {
-    if (host_->context_lost()) break;
-    host_->check_quietly(host_->driver().stream_synchronize(stream->handle()), "cuStreamSynchronize");
+    host_->tear_down([&] { return host_->driver().stream_synchronize(stream->handle()); },
+                     "cuStreamSynchronize");
   }
   try {
     op_cache().release(*this);
@@ -90,7 +90,7 @@ ContextScope CudaBackend::enter() const {
         "a call to the CUDA backend", kErrorContextDestroyed,
         fmt::format("the context of cuda:{} was lost before; end the process", host_->facts().ordinal), true);
   }
-  return ContextScope(*host_);
+  return ContextScope(*host_, ContextScope::OnFailure::kThrow);
 }
 
 // ---- memory
@@ -197,7 +197,8 @@ gpu::StreamRef CudaBackend::do_create_stream() {
 void CudaBackend::do_destroy_stream(gpu::StreamRef stream) {
   const ContextScope scope(*host_);
   const auto target = streams_.find(stream);
-  if (!host_->context_lost()) host_->driver().stream_synchronize(target->handle());
+  host_->tear_down([&] { return host_->driver().stream_synchronize(target->handle()); },
+                   "cuStreamSynchronize");
   streams_.remove(stream);
 }
 
@@ -241,7 +242,9 @@ gpu::GraphRef CudaBackend::do_end_capture(gpu::StreamRef stream) {
       return std::make_shared<CudaGraph>(*host_, staging_, std::exchange(graph, nullptr), *capture);
     });
   } catch (...) {
-    if (graph != nullptr) host_->driver().graph_destroy(graph);
+    if (graph != nullptr) {
+      host_->tear_down([&] { return host_->driver().graph_destroy(graph); }, "cuGraphDestroy");
+    }
     if (capture != nullptr) discard(capture.get());
     throw;
   }
@@ -257,8 +260,13 @@ void CudaBackend::do_abort_capture_if_active(gpu::StreamRef stream) noexcept {
   if (capture == nullptr || host_->context_lost()) return;
   const ContextScope scope(*host_);
   DriverGraph graph = nullptr;
-  host_->driver().stream_end_capture(streams_.find(capture->session.origin())->handle(), &graph);
-  if (graph != nullptr) host_->driver().graph_destroy(graph);
+  const DriverStream origin = streams_.find(capture->session.origin())->handle();
+  const Result result = host_->driver().stream_end_capture(origin, &graph);
+  // What else it may say is about the capture, which is of no use any more.
+  if (means_context_lost(result)) host_->check_quietly(result, "cuStreamEndCapture");
+  if (graph != nullptr) {
+    host_->tear_down([&] { return host_->driver().graph_destroy(graph); }, "cuGraphDestroy");
+  }
   discard(capture.get());
 }
 
@@ -343,7 +351,7 @@ std::unique_ptr<gpu::GpuBackend> make_cuda_backend(std::shared_ptr<CudaHost> hos
                                                    const CudaBackendOptions& options,
                                                    const gpu::CudaKernelTable& kernels) {
   expects(host != nullptr, "make_cuda_backend: no host");
-  const cuda::ContextScope scope(*host);
+  const cuda::ContextScope scope(*host, cuda::ContextScope::OnFailure::kThrow);
   return std::make_unique<cuda::CudaBackend>(std::move(host), options, kernels);
 }
 

@@ -128,6 +128,9 @@ class CudaBackend final : public gpu::GpuBackend {
   void enqueue_h2d_retained(DevicePtr dst, std::span<const std::byte> src, DriverStream stream,
                             CudaCapture* capture);
   void enqueue_d2h(std::span<std::byte> dst, DevicePtr src, DriverStream stream, CudaCapture* capture);
+  // Calls `enqueue()`; where it throws, waits for what it has enqueued.
+  template <class Enqueue>
+  void or_settle(DriverStream stream, const CudaCapture* capture, const Enqueue& enqueue);
   void hold(StagingPiece& piece, DriverStream stream, CudaCapture* capture);
   void expect_range(DevicePtr ptr, std::uint64_t bytes, const char* what) const;
   void discard(CudaCapture* capture) noexcept;

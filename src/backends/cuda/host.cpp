@@ -57,7 +57,7 @@ CudaHost::CudaHost(std::shared_ptr<const Driver> driver, int ordinal) : driver_(
     std::size_t total = 0;
     check(driver_->device_total_memory(&total, device_), "cuDeviceTotalMem");
     total_bytes_ = total;
-    const cuda::ContextScope scope(*this);
+    const cuda::ContextScope scope(*this, cuda::ContextScope::OnFailure::kThrow);
     check(driver_->stream_create(&default_stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
   } catch (...) {
     driver_->primary_release(device_);
@@ -66,15 +66,15 @@ CudaHost::CudaHost(std::shared_ptr<const Driver> driver, int ordinal) : driver_(
 }
 
 CudaHost::~CudaHost() {
-  if (!context_lost()) {
+  {
     const cuda::ContextScope scope(*this);
-    check_quietly(driver_->stream_destroy(default_stream_), "cuStreamDestroy");
+    tear_down([&] { return driver_->stream_destroy(default_stream_); }, "cuStreamDestroy");
   }
   check_quietly(driver_->primary_release(device_), "cuDevicePrimaryCtxRelease");
 }
 
 std::uint64_t CudaHost::free_bytes() const {
-  const cuda::ContextScope scope(*this);
+  const cuda::ContextScope scope(*this, cuda::ContextScope::OnFailure::kThrow);
   std::size_t free = 0;
   std::size_t total = 0;
   check(driver_->memory_info(&free, &total), "cuMemGetInfo");
@@ -92,6 +92,7 @@ void CudaHost::fail(cuda::Result result, std::string_view call) const {
 
 void CudaHost::check_quietly(cuda::Result result, std::string_view call) const noexcept {
   if (cuda::is_harmless_at_teardown(result) || context_lost()) return;
+  if (cuda::means_context_lost(result)) context_lost_.store(true, std::memory_order_relaxed);
   try {
     log().error("{}: {}", call, driver_->describe(result));
   } catch (const std::exception&) {
@@ -133,7 +134,10 @@ std::shared_ptr<CudaHost> open_cuda_host(int ordinal, const std::string& driver_
   if (loaded.driver == nullptr) throw Unsupported("this machine", "CUDA: " + loaded.why_none);
   int count = 0;
   const cuda::Result result = loaded.driver->device_count(&count);
-  if (result != cuda::kSuccess) count = 0;
+  if (result != cuda::kSuccess && result != cuda::kErrorNoDevice) {
+    throw DeviceError("cuDeviceGetCount", result, loaded.driver->describe(result),
+                      cuda::means_context_lost(result));
+  }
   if (ordinal < 0 || ordinal >= count) {
     throw Unsupported("this machine",
                       count == 0 ? "CUDA: the NVIDIA driver sees no device"

@@ -37,8 +37,13 @@ class CudaHost {
       fail(result, call);
   }
   [[noreturn]] void fail(cuda::Result result, std::string_view call) const;
-  // For teardown: logs what is not harmless.
+  // For teardown: logs what is not harmless; remembers when the context is lost.
   void check_quietly(cuda::Result result, std::string_view call) const noexcept;
+  // Makes a call that gives something back, unless everything went with the context.
+  template <class Call>
+  void tear_down(const Call& make_call, std::string_view call) const noexcept {
+    if (!context_lost()) check_quietly(make_call(), call);
+  }
   [[nodiscard]] bool context_lost() const { return context_lost_.load(std::memory_order_relaxed); }
 
  private:
@@ -54,23 +59,35 @@ class CudaHost {
 
 namespace cuda {
 
-// Makes the context current on this thread and gives back what was. Where that fails, the calls that follow
-// say so.
+// Makes the context current on this thread and gives back what was.
 class ContextScope {
  public:
-  explicit ContextScope(const CudaHost& host) : driver_(host.driver()) {
-    driver_.context_current(&previous_);
-    switched_ = previous_ != host.context();
-    if (switched_) driver_.context_set_current(host.context());
+  enum class OnFailure {
+    kGoOn,   // for teardown: the calls that follow say so
+    kThrow,  // DeviceError; what was current stays
+  };
+  explicit ContextScope(const CudaHost& host, OnFailure on_failure = OnFailure::kGoOn) : host_(host) {
+    const auto check = [&](Result result, std::string_view call) {
+      if (on_failure == OnFailure::kThrow) {
+        host_.check(result, call);
+      } else {
+        host_.check_quietly(result, call);
+      }
+      return result == kSuccess;
+    };
+    const bool knows_previous = check(host_.driver().context_current(&previous_), "cuCtxGetCurrent");
+    if (knows_previous && previous_ == host_.context()) return;
+    const bool is_current = check(host_.driver().context_set_current(host_.context()), "cuCtxSetCurrent");
+    switched_ = knows_previous && is_current;
   }
   ~ContextScope() {
-    if (switched_) driver_.context_set_current(previous_);
+    if (switched_) host_.check_quietly(host_.driver().context_set_current(previous_), "cuCtxSetCurrent");
   }
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
 
  private:
-  const Driver& driver_;
+  const CudaHost& host_;
   Context previous_ = nullptr;
   bool switched_ = false;
 };

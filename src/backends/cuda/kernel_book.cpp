@@ -22,7 +22,7 @@ void launch_function(const CudaHost& host, DriverFunction function, const gpu::L
                                   shape.block.y, shape.block.z, shape.shared_bytes, stream, params, nullptr);
   if (result == kSuccess) [[likely]]
     return;
-  host.fail(result, fmt::format("launching kernel {} with a grid of {}x{}x{} blocks of {}x{}x{} threads and "
+  host.fail(result, fmt::format("cuLaunchKernel of {} with a grid of {}x{}x{} blocks of {}x{}x{} threads and "
                                 "{} bytes of shared memory",
                                 name, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x, shape.block.y,
                                 shape.block.z, shape.shared_bytes));

@@ -34,12 +34,12 @@ CudaMemory::~CudaMemory() {
   if (host_.context_lost()) return;
   const ContextScope scope(host_);
   for (const gpu::AllocationInfo& info : book_.arena.entries()) {
-    host_.check_quietly(host_.driver().mem_free(info.base.address()), "cuMemFree");
+    host_.tear_down([&] { return host_.driver().mem_free(info.base.address()); }, "cuMemFree");
   }
   for (const gpu::AllocationInfo& info : book_.pinned.entries()) {
-    host_.check_quietly(release_pinned(info.base), "cuMemFreeHost");
+    host_.tear_down([&] { return release_pinned(info.base); }, "cuMemFreeHost");
   }
-  host_.check_quietly(host_.driver().stream_destroy(transfer_), "cuStreamDestroy");
+  host_.tear_down([&] { return host_.driver().stream_destroy(transfer_); }, "cuStreamDestroy");
 }
 
 // ---- allocation
@@ -171,7 +171,10 @@ bool CudaMemory::is_pinned(const std::byte* host, std::size_t bytes) const {
   const auto page_locked = [&](std::uint64_t at) {
     unsigned type = 0;
     const Result result = host_.driver().pointer_attribute(&type, kPointerMemoryType, at);
-    return result == kSuccess && type == kMemoryTypeHost;
+    // What the driver does not know is ordinary memory.
+    if (result == kErrorInvalidValue) return false;
+    host_.check(result, "cuPointerGetAttribute");
+    return type == kMemoryTypeHost;
   };
   return page_locked(address) && page_locked(address + bytes - 1);
 }
@@ -199,9 +202,7 @@ std::size_t CudaMemory::sweep() {
   for (const gpu::AllocationInfo& info : left) {
     if (!book_.device.remove(info.base)) continue;
     refund(info.bytes);
-    if (!host_.context_lost()) {
-      host_.check_quietly(host_.driver().mem_free(info.base.address()), "cuMemFree");
-    }
+    host_.tear_down([&] { return host_.driver().mem_free(info.base.address()); }, "cuMemFree");
   }
   return left.size();
 }

@@ -20,8 +20,8 @@ bool is_sm90(const gpu::CudaDeviceFacts& facts) {
 }  // namespace
 
 ModuleSet::ModuleSet(const CudaHost& host, const gpu::CudaKernelTable& table, CudaCodePath path,
-                     std::uint64_t fault_address)
-    : host_(host), fault_address_(fault_address) {
+                     std::uint64_t fault_address, DriverStream transfer)
+    : host_(host), fault_address_(fault_address), transfer_(transfer) {
   for (const auto& [name, images] : table.modules()) {
     const bool takes_sm90a = path == CudaCodePath::kBest && is_sm90(host.facts()) && !images.sm90a.empty();
     const auto image = takes_sm90a ? images.sm90a : images.portable;
@@ -32,9 +32,10 @@ ModuleSet::ModuleSet(const CudaHost& host, const gpu::CudaKernelTable& table, Cu
 ModuleSet::~ModuleSet() {
   if (host_.context_lost()) return;
   const ContextScope scope(host_);
-  for (const auto& [name, module] : modules_) {
-    if (module.loaded == nullptr) continue;
-    host_.check_quietly(host_.driver().module_unload(module.loaded), "cuModuleUnload");
+  for (const auto& entry : modules_) {
+    const DriverModule loaded = entry.second.loaded;
+    if (loaded == nullptr) continue;
+    host_.tear_down([&] { return host_.driver().module_unload(loaded); }, "cuModuleUnload");
   }
 }
 
@@ -53,7 +54,7 @@ DriverModule ModuleSet::load(std::string_view name, std::span<const std::byte> i
   const Result result =
       host_.driver().module_load(&module, terminated.c_str(), names.size(), names.data(), values.data());
   if (result == kSuccess) return module;
-  if (means_context_lost(result)) host_.fail(result, fmt::format("loading module {}", name));
+  if (means_context_lost(result)) host_.fail(result, fmt::format("cuModuleLoadDataEx of module {}", name));
   throw InvalidArgument(fmt::format("module {} does not load on device {} (compute capability {}.{}): {}{}{}",
                                     name, host_.facts().ordinal, host_.facts().compute_major,
                                     host_.facts().compute_minor, host_.driver().describe(result),
@@ -67,18 +68,27 @@ DriverModule ModuleSet::find(std::string_view module, std::string_view symbol) {
   }
   Module& entry = found->second;
   if (entry.loaded == nullptr) {
-    entry.loaded = load(module, entry.image);
-    DeviceAddress address = 0;
-    std::size_t bytes = 0;
-    if (host_.driver().module_global(&address, &bytes, entry.loaded, gpu::kDeviceFaultSymbol) == kSuccess) {
-      // Blocking on the host's stream of nobody: the module is not in use yet.
-      host_.check(host_.driver().copy_h2d_async(address, &fault_address_, sizeof(fault_address_),
-                                                host_.default_stream()),
-                  "cuMemcpyHtoDAsync");
-      host_.check(host_.driver().stream_synchronize(host_.default_stream()), "cuStreamSynchronize");
+    const DriverModule loaded = load(module, entry.image);
+    try {
+      connect_fault_word(module, loaded);
+    } catch (...) {
+      host_.tear_down([&] { return host_.driver().module_unload(loaded); }, "cuModuleUnload");
+      throw;
     }
+    entry.loaded = loaded;
   }
   return entry.loaded;
+}
+
+void ModuleSet::connect_fault_word(std::string_view name, DriverModule module) const {
+  DeviceAddress address = 0;
+  std::size_t bytes = 0;
+  const Result result = host_.driver().module_global(&address, &bytes, module, gpu::kDeviceFaultSymbol);
+  if (result == kErrorNotFound) return;
+  if (result != kSuccess) host_.fail(result, fmt::format("cuModuleGetGlobal in module {}", name));
+  host_.check(host_.driver().copy_h2d_async(address, &fault_address_, sizeof(fault_address_), transfer_),
+              "cuMemcpyHtoDAsync");
+  host_.check(host_.driver().stream_synchronize(transfer_), "cuStreamSynchronize");
 }
 
 DriverFunction ModuleSet::function(std::string_view module, std::string_view symbol) {
@@ -87,16 +97,25 @@ DriverFunction ModuleSet::function(std::string_view module, std::string_view sym
   const Result result =
       host_.driver().module_function(&function, find(module, symbol), std::string(symbol).c_str());
   if (result == kSuccess) return function;
-  if (means_context_lost(result)) host_.fail(result, fmt::format("looking up {}::{}", module, symbol));
+  if (result != kErrorNotFound) {
+    host_.fail(result, fmt::format("cuModuleGetFunction of {}::{}", module, symbol));
+  }
   throw InvalidArgument(
       fmt::format("the CUDA backend has no {}::{}: {}", module, symbol, host_.driver().describe(result)));
 }
 
-void ModuleSet::allow_shared(DriverFunction function, std::uint32_t bytes) const {
-  host_.check(
-      host_.driver().function_set_attribute(function, kFunctionMaxDynamicShared, static_cast<int>(bytes)),
-      fmt::format("asking for {} bytes of shared memory (a block can have {})", bytes,
-                  host_.facts().max_shared_bytes));
+void ModuleSet::allow_shared(DriverFunction function, std::uint32_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  std::uint32_t& allowed = allowed_shared_bytes_[function];
+  if (bytes <= allowed) return;
+  const Result result =
+      host_.driver().function_set_attribute(function, kFunctionMaxDynamicShared, static_cast<int>(bytes));
+  if (result != kSuccess) {
+    host_.fail(result,
+               fmt::format("cuFuncSetAttribute: asking for {} bytes of shared memory (a block can have {})",
+                           bytes, host_.facts().max_shared_bytes));
+  }
+  allowed = bytes;
 }
 
 void ModuleSet::load_foreign(std::string_view module, std::span<const std::byte> image) {
@@ -115,7 +134,9 @@ gpu::DeviceRange ModuleSet::symbol(std::string_view module, std::string_view sym
   const Result result =
       host_.driver().module_global(&address, &bytes, find(module, symbol), std::string(symbol).c_str());
   if (result == kSuccess) return {DevicePtr(address), bytes};
-  if (means_context_lost(result)) host_.fail(result, fmt::format("looking up {}::{}", module, symbol));
+  if (result != kErrorNotFound) {
+    host_.fail(result, fmt::format("cuModuleGetGlobal of {}::{}", module, symbol));
+  }
   throw InvalidArgument(
       fmt::format("module {} has no variable {}: {}", module, symbol, host_.driver().describe(result)));
 }

@@ -18,9 +18,10 @@ namespace metrale::backends::cuda {
 
 class ModuleSet {
  public:
-  // Embedded modules report faults to `fault_address`, a gpu::DeviceFault in pinned memory.
+  // Embedded modules report faults to `fault_address`, a gpu::DeviceFault in pinned memory. `transfer` is a
+  // stream that nothing waits in.
   ModuleSet(const CudaHost& host, const gpu::CudaKernelTable& table, CudaCodePath path,
-            std::uint64_t fault_address);
+            std::uint64_t fault_address, DriverStream transfer);
   ~ModuleSet();
   ModuleSet(const ModuleSet&) = delete;
   ModuleSet& operator=(const ModuleSet&) = delete;
@@ -28,8 +29,8 @@ class ModuleSet {
   [[nodiscard]] bool has(std::string_view module) const;
   // Throws InvalidArgument naming module::symbol.
   [[nodiscard]] DriverFunction function(std::string_view module, std::string_view symbol);
-  // A launch of the function may ask for `bytes` of dynamic shared memory from now on.
-  void allow_shared(DriverFunction function, std::uint32_t bytes) const;
+  // A launch of the function may ask for `bytes` of dynamic shared memory from now on; more stays allowed.
+  void allow_shared(DriverFunction function, std::uint32_t bytes);
   void load_foreign(std::string_view module, std::span<const std::byte> image);
   [[nodiscard]] gpu::DeviceRange symbol(std::string_view module, std::string_view symbol);
 
@@ -39,12 +40,16 @@ class ModuleSet {
     DriverModule loaded = nullptr;
   };
   [[nodiscard]] DriverModule load(std::string_view name, std::span<const std::byte> image) const;
+  // Tells a module that has the variable where to report faults.
+  void connect_fault_word(std::string_view name, DriverModule module) const;
   // Throws InvalidArgument naming module::symbol.
   [[nodiscard]] DriverModule find(std::string_view module, std::string_view symbol);
 
   const CudaHost& host_;
   const std::uint64_t fault_address_;
+  const DriverStream transfer_;
   mutable std::mutex mutex_;
+  std::map<DriverFunction, std::uint32_t> allowed_shared_bytes_;
   std::map<std::string, Module, std::less<>> modules_;
 };
 

@@ -9,9 +9,19 @@ namespace {
 DriverGraphExec instantiate(const CudaHost& host, DriverGraph graph) {
   DriverGraphExec exec = nullptr;
   const Result result = host.driver().graph_instantiate(&exec, graph, 0);
-  host.check_quietly(host.driver().graph_destroy(graph), "cuGraphDestroy");
-  host.check(result, "cuGraphInstantiate");
+  host.tear_down([&] { return host.driver().graph_destroy(graph); }, "cuGraphDestroy");
+  host.check(result, "cuGraphInstantiateWithFlags");
   return exec;
+}
+
+// Made first, so that nothing has to be undone but the graph.
+std::unique_ptr<CudaEvent> make_replay_event(const CudaHost& host, DriverGraph graph) {
+  try {
+    return std::make_unique<CudaEvent>(host);
+  } catch (...) {
+    host.tear_down([&] { return host.driver().graph_destroy(graph); }, "cuGraphDestroy");
+    throw;
+  }
 }
 
 }  // namespace
@@ -23,7 +33,7 @@ CudaStream::CudaStream(const CudaHost& host) : host_(host) {
 CudaStream::~CudaStream() {
   if (!owned_ || host_.context_lost()) return;
   const ContextScope scope(host_);
-  host_.check_quietly(host_.driver().stream_destroy(handle_), "cuStreamDestroy");
+  host_.tear_down([&] { return host_.driver().stream_destroy(handle_); }, "cuStreamDestroy");
 }
 
 // Arguments are looked through word by word: a number that looks like a live address costs at worst a refused
@@ -41,7 +51,7 @@ CudaEvent::CudaEvent(const CudaHost& host) : host_(host) {
 CudaEvent::~CudaEvent() {
   if (host_.context_lost()) return;
   const ContextScope scope(host_);
-  host_.check_quietly(host_.driver().event_destroy(handle_), "cuEventDestroy");
+  host_.tear_down([&] { return host_.driver().event_destroy(handle_); }, "cuEventDestroy");
 }
 
 void CudaEvent::record(DriverStream stream, CapturePoint point) {
@@ -64,19 +74,20 @@ CapturePoint CudaEvent::capture_point() const {
 CudaGraph::CudaGraph(const CudaHost& host, StagingPool& staging, DriverGraph graph, CudaCapture& capture)
     : host_(host),
       staging_(staging),
+      last_replay_(make_replay_event(host, graph)),
       exec_(instantiate(host, graph)),
       uses_(std::move(capture.uses)),
       nodes_(std::move(capture.nodes)),
-      pieces_(std::exchange(capture.pieces, {})),
-      last_replay_(host) {}
+      pieces_(std::exchange(capture.pieces, {})) {}
 
 CudaGraph::~CudaGraph() {
   if (host_.context_lost()) return;
   const ContextScope scope(host_);
   if (launched_) {
-    host_.check_quietly(host_.driver().event_synchronize(last_replay_.handle()), "cuEventSynchronize");
+    host_.tear_down([&] { return host_.driver().event_synchronize(last_replay_->handle()); },
+                    "cuEventSynchronize");
   }
-  host_.check_quietly(host_.driver().graph_exec_destroy(exec_), "cuGraphExecDestroy");
+  host_.tear_down([&] { return host_.driver().graph_exec_destroy(exec_); }, "cuGraphExecDestroy");
   for (StagingPiece* piece : pieces_) staging_.give_back(*piece);
 }
 
@@ -85,7 +96,13 @@ void CudaGraph::launch(DriverStream stream, const gpu::AllocationBook& book) {
   const std::scoped_lock lock(mutex_);
   const Result result = host_.driver().graph_launch(exec_, stream);
   if (result != kSuccess) host_.fail(result, fmt::format("cuGraphLaunch of {} nodes", nodes_.size()));
-  last_replay_.record(stream, {});
+  try {
+    last_replay_->record(stream, {});
+  } catch (...) {
+    // Nothing else would tell when this replay no longer needs the graph's pieces.
+    host_.check_quietly(host_.driver().stream_synchronize(stream), "cuStreamSynchronize");
+    throw;
+  }
   launched_ = true;
 }
 

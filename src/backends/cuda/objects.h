@@ -2,6 +2,7 @@
 // What the handles of the CUDA backend name: streams, events, captures and graphs.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -89,12 +90,12 @@ class CudaGraph {
  private:
   const CudaHost& host_;
   StagingPool& staging_;
+  const std::unique_ptr<CudaEvent> last_replay_;  // replays of one graph follow each other
   DriverGraphExec exec_ = nullptr;
   gpu::GraphUses uses_;
   const std::vector<std::string> nodes_;
   const std::vector<StagingPiece*> pieces_;
   std::mutex mutex_;
-  CudaEvent last_replay_;  // replays of one graph follow each other
   bool launched_ = false;  // guarded by mutex_
 };
 

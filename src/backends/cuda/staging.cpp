@@ -17,10 +17,14 @@ StagingPool::StagingPool(const CudaHost& host) : host_(host) {
 StagingPool::~StagingPool() {
   if (host_.context_lost()) return;
   const ContextScope scope(host_);
-  for (const auto& piece : pieces_) {
-    host_.check_quietly(host_.driver().event_destroy(piece->passed), "cuEventDestroy");
+  drop(pieces_);
+  for (void* slab : slabs_) host_.tear_down([&] { return host_.driver().host_free(slab); }, "cuMemFreeHost");
+}
+
+void StagingPool::drop(const std::vector<std::unique_ptr<StagingPiece>>& pieces) const noexcept {
+  for (const auto& piece : pieces) {
+    host_.tear_down([&] { return host_.driver().event_destroy(piece->passed); }, "cuEventDestroy");
   }
-  for (void* slab : slabs_) host_.check_quietly(host_.driver().host_free(slab), "cuMemFreeHost");
 }
 
 void StagingPool::add_slab() {
@@ -29,13 +33,24 @@ void StagingPool::add_slab() {
   const Result result = host_.driver().host_alloc(&slab, bytes, kHostPortable);
   if (result == kErrorOutOfMemory) throw OutOfMemory("pinned", bytes, 0, "for copies of ordinary memory");
   host_.check(result, "cuMemHostAlloc");
-  slabs_.push_back(slab);
-  for (std::size_t i = 0; i < kPiecesPerSlab; ++i) {
-    auto piece = std::make_unique<StagingPiece>();
-    piece->memory = static_cast<std::byte*>(slab) + i * kStagingPieceBytes;
-    host_.check(host_.driver().event_create(&piece->passed, kEventDisableTiming), "cuEventCreate");
-    pieces_.push_back(std::move(piece));
+  std::vector<std::unique_ptr<StagingPiece>> made;
+  try {
+    made.reserve(kPiecesPerSlab);
+    for (std::size_t i = 0; i < kPiecesPerSlab; ++i) {
+      auto piece = std::make_unique<StagingPiece>();
+      piece->memory = static_cast<std::byte*>(slab) + i * kStagingPieceBytes;
+      host_.check(host_.driver().event_create(&piece->passed, kEventDisableTiming), "cuEventCreate");
+      made.push_back(std::move(piece));
+    }
+    slabs_.reserve(slabs_.size() + 1);
+    pieces_.reserve(pieces_.size() + made.size());
+  } catch (...) {
+    drop(made);
+    host_.tear_down([&] { return host_.driver().host_free(slab); }, "cuMemFreeHost");
+    throw;
   }
+  slabs_.push_back(slab);
+  for (auto& piece : made) pieces_.push_back(std::move(piece));
 }
 
 StagingPiece& StagingPool::take() {
@@ -54,8 +69,9 @@ StagingPiece& StagingPool::take() {
     piece.is_held = true;
     return piece;
   }
-  next_ = pieces_.size();
+  const std::size_t first_new = pieces_.size();
   add_slab();
+  next_ = first_new;
   StagingPiece& piece = *pieces_[next_];
   piece.is_used = true;
   piece.is_held = true;
@@ -63,10 +79,10 @@ StagingPiece& StagingPool::take() {
 }
 
 void StagingPool::give_back_after(StagingPiece& piece, DriverStream stream) {
-  const Result result = host_.driver().event_record(piece.passed, stream);
+  // Without the record nothing tells when the piece is free: it stays held.
+  host_.check(host_.driver().event_record(piece.passed, stream), "cuEventRecord");
   const std::scoped_lock lock(mutex_);
   piece.is_held = false;
-  host_.check(result, "cuEventRecord");
 }
 
 void StagingPool::give_back(StagingPiece& piece) {

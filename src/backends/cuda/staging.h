@@ -45,6 +45,8 @@ class StagingPool {
 
  private:
   void add_slab();
+  // Destroys their events.
+  void drop(const std::vector<std::unique_ptr<StagingPiece>>& pieces) const noexcept;
 
   const CudaHost& host_;
   std::mutex mutex_;

@@ -30,9 +30,7 @@ Steering& state() {
   return s;
 }
 
-}  // namespace
-
-Result begin_call(const char* name) {
+Result wanted_result(const char* name) {
   Steering& s = state();
   const std::scoped_lock lock(s.mutex);
   ++s.calls[name];
@@ -42,6 +40,16 @@ Result begin_call(const char* name) {
   }
   const auto always = s.always.find(name);
   return always == s.always.end() ? driver::kSuccess : always->second;
+}
+
+}  // namespace
+
+Result begin_call(const char* name) {
+  const Result wanted = wanted_result(name);
+  if (wanted == kIllegalAddress) {
+    for (Device& device : machine().devices) lose_context(device);
+  }
+  return wanted;
 }
 
 Result context_state() {

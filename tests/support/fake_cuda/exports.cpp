@@ -51,9 +51,8 @@ void live(FakeCudaLive* live) {
   for (const Device& d : m.devices) live->contexts += d.context.references;
 }
 
-void lose_context(int ordinal) {
-  const std::scoped_lock lock(machine().mutex);
-  device(ordinal).context.lost->store(true);
+void lose_context_of(int ordinal) {
+  lose_context(device(ordinal));
 }
 
 void set_device_count(int devices) {
@@ -104,7 +103,7 @@ extern "C" __attribute__((visibility("default"))) const FakeCudaKnobs* fake_cuda
                                    .calls = fake_cuda::steering::calls,
                                    .forget_calls = fake_cuda::steering::forget_calls,
                                    .live = fake_cuda::live,
-                                   .lose_context = fake_cuda::lose_context,
+                                   .lose_context = fake_cuda::lose_context_of,
                                    .hide = fake_cuda::steering::hide,
                                    .set_device_count = fake_cuda::set_device_count,
                                    .set_integrated = fake_cuda::set_integrated,

@@ -68,6 +68,18 @@ void reset_machine() {
   current_context() = nullptr;
 }
 
+void lose_context(Device& device) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    const std::scoped_lock lock(machine().mutex);
+    device.context.lost->store(true);
+    for (const auto& [handle, stream] : machine().streams) {
+      if (&stream->context() == &device.context) streams.push_back(stream);
+    }
+  }
+  for (const auto& stream : streams) stream->wait();
+}
+
 Context*& current_context() {
   thread_local Context* current = nullptr;
   return current;

@@ -79,6 +79,8 @@ struct Machine {
 [[nodiscard]] Machine& machine();
 // Joins the streams' threads.
 void reset_machine();
+// Its primary context is lost: what is queued there is dropped. Blocking: until what is running has ended.
+void lose_context(Device& device);
 
 // The context that is current on this thread; null: none.
 [[nodiscard]] Context*& current_context();

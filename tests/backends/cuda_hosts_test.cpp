@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hosts, contexts of threads, and what counts as free memory.
+#include <dlfcn.h>
+#include <thread>
+
+#include "backends/fake_cuda_test.h"
+
+namespace metrale::test {
+namespace {
+
+namespace kernels = testing_kernels;
+
+// The driver as PyTorch would use it beside the backend.
+class OtherUser {
+ public:
+  OtherUser() {
+    get_ = reinterpret_cast<Get>(
+        ::dlsym(::dlopen(fake_cuda_library().c_str(), RTLD_NOW), "cuGetProcAddress_v2"));
+  }
+  template <class... Args>
+  int call(const char* name, Args... args) const {
+    void* found = nullptr;
+    int status = 0;
+    get_(name, &found, 12000, 0, &status);
+    return reinterpret_cast<int (*)(Args...)>(found)(args...);
+  }
+  void* current() const {
+    void* context = nullptr;
+    EXPECT_EQ(call("cuCtxGetCurrent", &context), 0);
+    return context;
+  }
+  void* retain(int device) const {
+    void* context = nullptr;
+    EXPECT_EQ(call("cuDevicePrimaryCtxRetain", &context, device), 0);
+    return context;
+  }
+
+ private:
+  using Get = int (*)(const char*, void**, int, std::uint64_t, int*);
+  Get get_ = nullptr;
+};
+
+struct CudaHosts : FakeCudaTest {
+  OtherUser other;
+};
+
+std::unique_ptr<gpu::GpuBackend> open_on(int ordinal) {
+  return backends::make_cuda_backend(open_fake_host(ordinal), {}, fake_cuda_kernels());
+}
+
+std::uint64_t append_on(gpu::GpuBackend& gpu, std::uint64_t number) {
+  const gpu::DeviceBuffer word(gpu, 8);
+  gpu.memset_blocking(word.ptr(), 0, 8);
+  launch(gpu, kernels::kAppend, gpu.default_stream(),
+         kernels::AppendArgs{.value = word.ptr().address(), .number = number});
+  gpu.synchronize(gpu.default_stream());
+  std::uint64_t value = 0;
+  gpu.copy_d2h_blocking(std::as_writable_bytes(std::span(&value, 1)), word.ptr());
+  return value;
+}
+
+TEST_F(CudaHosts, TwoDevicesWorkAtTheSameTime) {
+  const auto one = open_on(0);
+  const auto two = open_on(1);
+  std::thread beside([&] { EXPECT_EQ(append_on(*two, 2), 2U); });
+  for (std::uint64_t i = 0; i < 10; ++i) EXPECT_EQ(append_on(*one, i), i);
+  beside.join();
+  EXPECT_EQ(append_on(*two, 3), 3U);
+  EXPECT_EQ(fake_cuda_live().contexts, 2);
+}
+
+TEST_F(CudaHosts, LossOfOneDeviceDoesNotTouchTheOther) {
+  {
+    const auto two = open_on(1);
+    {
+      const auto one = open_on(0);
+      fake_cuda().lose_context(0);
+      EXPECT_THROW(one->synchronize(one->default_stream()), DeviceError);
+    }
+    EXPECT_EQ(append_on(*two, 5), 5U);
+  }
+  EXPECT_EQ(fake_cuda_live().contexts, 0);
+  fake_cuda().reset();
+}
+
+TEST_F(CudaHosts, ContextOfTheThreadStaysWhatItWas) {
+  void* const theirs = other.retain(1);
+  EXPECT_EQ(other.current(), nullptr);
+  {
+    const auto gpu = open_on(0);
+    EXPECT_EQ(other.current(), nullptr);
+    EXPECT_EQ(other.call("cuCtxSetCurrent", theirs), 0);
+    EXPECT_EQ(append_on(*gpu, 4), 4U);
+    EXPECT_THROW(gpu->free(DevicePtr(0x42)), InvalidArgument);
+    EXPECT_GT(gpu->free_memory_bytes(), 0U);
+    {
+      const gpu::Stream stream = gpu::make_stream(*gpu);
+      const gpu::Event event = gpu::make_event(*gpu);
+      gpu::CaptureScope capture(*gpu, stream.ref());
+      const gpu::Graph graph = capture.finish();
+      gpu->launch_graph(graph.ref(), stream.ref());
+    }
+    EXPECT_EQ(other.current(), theirs);
+    gpu->bind_to_thread();
+    EXPECT_NE(other.current(), theirs);
+    EXPECT_EQ(other.call("cuCtxSetCurrent", theirs), 0);
+  }
+  EXPECT_EQ(other.current(), theirs);
+  EXPECT_EQ(other.call("cuCtxSetCurrent", static_cast<void*>(nullptr)), 0);
+  EXPECT_EQ(other.call("cuDevicePrimaryCtxRelease", 1), 0);
+}
+
+TEST_F(CudaHosts, ContextThatSomebodyElseRetainsStays) {
+  void* const theirs = other.retain(0);
+  {
+    const auto gpu = open_on(0);
+    gpu->bind_to_thread();
+    EXPECT_EQ(other.current(), theirs) << "it is the same one";
+  }
+  EXPECT_EQ(fake_cuda_live().contexts, 1);
+  EXPECT_EQ(other.call("cuDevicePrimaryCtxRelease", 0), 0);
+}
+
+TEST_F(CudaHosts, BackendsOfOneHostShareItsStreamButNotTheirLedgers) {
+  const auto host = open_fake_host();
+  const auto one = backends::make_cuda_backend(host, {}, fake_cuda_kernels());
+  const auto two = backends::make_cuda_backend(host, {}, fake_cuda_kernels());
+  const gpu::DeviceBuffer word(*one, 8);
+  one->memset_blocking(word.ptr(), 0, 8);
+
+  launch(*one, kernels::kAppend, one->default_stream(),
+         kernels::AppendArgs{.value = word.ptr().address(), .number = 1});
+  launch(*two, kernels::kAppend, two->default_stream(),
+         kernels::AppendArgs{.value = word.ptr().address(), .number = 2});
+  two->synchronize(two->default_stream());
+
+  std::uint64_t value = 0;
+  one->copy_d2h_blocking(std::as_writable_bytes(std::span(&value, 1)), word.ptr());
+  EXPECT_EQ(value, 33U);
+  EXPECT_EQ(two->live_alloc_count(), 0U);
+}
+
+// ---- free memory
+
+TEST_F(CudaHosts, DiscreteDeviceHasFreeWhatItsDriverSays) {
+  const auto gpu = open_on(0);
+  fake_cuda().set_free_bytes(0, 12'345);
+  EXPECT_EQ(gpu->free_memory_bytes(), 12'345U);
+  EXPECT_EQ(gpu->device_free_memory_bytes(), 12'345U);
+}
+
+TEST_F(CudaHosts, IntegratedDeviceHasFreeWhatTheHostCanSpareToo) {
+  fake_cuda().set_integrated(0, 1);
+  const auto gpu = open_on(0);
+  fake_cuda().set_free_bytes(0, 1);
+  EXPECT_GT(gpu->free_memory_bytes(), std::uint64_t{1} << 20);
+  EXPECT_EQ(gpu->device_free_memory_bytes(), 1U) << "the driver's own figure";
+}
+
+TEST_F(CudaHosts, LackOfDeviceMemorySaysWhatIsFreeAndTheTotal) {
+  const auto gpu = open_on(0);
+  fake_cuda().set_free_bytes(0, 1'000);
+  const std::string message = gpu::message_of<OutOfMemory>([&] { static_cast<void>(gpu->alloc(2'000)); });
+  EXPECT_THAT(message, testing::AllOf(testing::HasSubstr("2000"), testing::HasSubstr("1000"),
+                                      testing::HasSubstr("1073741824")));
+}
+
+}  // namespace
+}  // namespace metrale::test
