@@ -329,6 +329,7 @@ TEST_F(CudaFailure, PieceWhoseUseCannotBeTrackedIsNotTakenAgain) {
   for (int i = 0; i < 100; ++i) gpu->copy_h2d_async(elsewhere.ptr(), twos, other.ref());
   gate.raise();
   gpu->synchronize(gpu->default_stream());
+  gpu->synchronize(other.ref());
 
   std::vector<std::byte> back(64);
   gpu->copy_d2h_on_stream(back, buffer.ptr(), gpu->default_stream());

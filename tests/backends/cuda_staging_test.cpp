@@ -75,6 +75,7 @@ TEST_F(CudaStaging, PiecesAreUsedAgain) {
     if (i % 16 == 0) gpu->copy_d2h_on_stream(to, buffer.ptr(), gpu->default_stream());
   }
 
+  gpu->synchronize(gpu->default_stream());
   EXPECT_LE(fake_cuda().calls("cuMemHostAlloc"), 1);
   EXPECT_EQ(to, from);
 }

@@ -87,13 +87,22 @@ void CudaBackend::hold(StagingPiece& piece, DriverStream stream, CudaCapture* ca
 }
 
 // After a failure the caller may free its memory, which parts that are enqueued still reach for.
-template <class Enqueue>
-void CudaBackend::or_settle(DriverStream stream, const CudaCapture* capture, const Enqueue& enqueue) {
+template <class EnqueuePart>
+void CudaBackend::in_pieces_or_settle(std::size_t bytes, DriverStream stream, CudaCapture* capture,
+                                      const EnqueuePart& enqueue_part) {
+  StagingPiece* piece = nullptr;
   try {
-    enqueue();
+    in_pieces(bytes, [&](std::size_t at, std::size_t part_bytes) {
+      piece = &staging_.take();
+      if (capture != nullptr) capture->pieces.push_back(piece);
+      enqueue_part(*piece, at, part_bytes);
+      hold(*piece, stream, capture);
+      piece = nullptr;
+    });
   } catch (...) {
     if (capture == nullptr) {
       host_->tear_down([&] { return host_->driver().stream_synchronize(stream); }, "cuStreamSynchronize");
+      if (piece != nullptr) staging_.give_back(*piece);
     }
     throw;
   }
@@ -104,8 +113,9 @@ void CudaBackend::enqueue_h2d_staged(DevicePtr dst, std::span<const std::byte> s
     StagingPiece& piece = staging_.take();
     std::memcpy(piece.memory, src.data() + at, bytes);
     const Result result = host_->driver().copy_h2d_async(dst.address() + at, piece.memory, bytes, stream);
-    hold(piece, stream, nullptr);
+    if (result != kSuccess) staging_.give_back(piece);
     host_->check(result, "cuMemcpyHtoDAsync");
+    hold(piece, stream, nullptr);
   });
 }
 
@@ -116,20 +126,15 @@ void CudaBackend::enqueue_h2d_retained(DevicePtr dst, std::span<const std::byte>
                  "cuMemcpyHtoDAsync");
     return;
   }
-  const auto enqueue_part = [&](std::size_t at, std::size_t bytes) {
-    StagingPiece& piece = staging_.take();
-    if (capture != nullptr) capture->pieces.push_back(&piece);
+  const auto enqueue_part = [&](StagingPiece& piece, std::size_t at, std::size_t bytes) {
     piece.to = piece.memory;
     piece.from = src.data() + at;
     piece.bytes = bytes;
-    const Result read = host_->driver().launch_host_function(stream, copy_on_the_host, &piece);
-    if (read != kSuccess && capture == nullptr) staging_.give_back(piece);
-    host_->check(read, "cuLaunchHostFunc");
-    const Result sent = host_->driver().copy_h2d_async(dst.address() + at, piece.memory, bytes, stream);
-    hold(piece, stream, capture);
-    host_->check(sent, "cuMemcpyHtoDAsync");
+    host_->check(host_->driver().launch_host_function(stream, copy_on_the_host, &piece), "cuLaunchHostFunc");
+    host_->check(host_->driver().copy_h2d_async(dst.address() + at, piece.memory, bytes, stream),
+                 "cuMemcpyHtoDAsync");
   };
-  or_settle(stream, capture, [&] { in_pieces(src.size(), enqueue_part); });
+  in_pieces_or_settle(src.size(), stream, capture, enqueue_part);
 }
 
 void CudaBackend::enqueue_d2h(std::span<std::byte> dst, DevicePtr src, DriverStream stream,
@@ -139,20 +144,15 @@ void CudaBackend::enqueue_d2h(std::span<std::byte> dst, DevicePtr src, DriverStr
                  "cuMemcpyDtoHAsync");
     return;
   }
-  const auto enqueue_part = [&](std::size_t at, std::size_t bytes) {
-    StagingPiece& piece = staging_.take();
-    if (capture != nullptr) capture->pieces.push_back(&piece);
+  const auto enqueue_part = [&](StagingPiece& piece, std::size_t at, std::size_t bytes) {
     piece.to = dst.data() + at;
     piece.from = piece.memory;
     piece.bytes = bytes;
-    const Result sent = host_->driver().copy_d2h_async(piece.memory, src.address() + at, bytes, stream);
-    if (sent != kSuccess && capture == nullptr) staging_.give_back(piece);
-    host_->check(sent, "cuMemcpyDtoHAsync");
-    const Result written = host_->driver().launch_host_function(stream, copy_on_the_host, &piece);
-    hold(piece, stream, capture);
-    host_->check(written, "cuLaunchHostFunc");
+    host_->check(host_->driver().copy_d2h_async(piece.memory, src.address() + at, bytes, stream),
+                 "cuMemcpyDtoHAsync");
+    host_->check(host_->driver().launch_host_function(stream, copy_on_the_host, &piece), "cuLaunchHostFunc");
   };
-  or_settle(stream, capture, [&] { in_pieces(dst.size(), enqueue_part); });
+  in_pieces_or_settle(dst.size(), stream, capture, enqueue_part);
 }
 
 void CudaBackend::do_copy_h2d_async(DevicePtr dst, std::span<const std::byte> src, gpu::StreamRef stream) {

@@ -16,8 +16,12 @@ namespace metrale::backends::cuda {
 
 FaultWord::FaultWord(const CudaHost& host) : host_(host) {
   void* memory = nullptr;
-  host_.check(host_.driver().host_alloc(&memory, sizeof(gpu::DeviceFault), kHostPortable | kHostDeviceMap),
-              "cuMemHostAlloc");
+  const Result result =
+      host_.driver().host_alloc(&memory, sizeof(gpu::DeviceFault), kHostPortable | kHostDeviceMap);
+  if (result == kErrorOutOfMemory) {
+    throw OutOfMemory("pinned", sizeof(gpu::DeviceFault), 0, "for the faults that kernels report");
+  }
+  host_.check(result, "cuMemHostAlloc");
   fault_ = new (memory) gpu::DeviceFault{};
 }
 
@@ -352,7 +356,8 @@ std::unique_ptr<gpu::GpuBackend> make_cuda_backend(std::shared_ptr<CudaHost> hos
                                                    const gpu::CudaKernelTable& kernels) {
   expects(host != nullptr, "make_cuda_backend: no host");
   const cuda::ContextScope scope(*host, cuda::ContextScope::OnFailure::kThrow);
-  return std::make_unique<cuda::CudaBackend>(std::move(host), options, kernels);
+  // Not moved: where this throws, the scope still needs the host.
+  return std::make_unique<cuda::CudaBackend>(host, options, kernels);
 }
 
 }  // namespace metrale::backends

@@ -128,9 +128,11 @@ class CudaBackend final : public gpu::GpuBackend {
   void enqueue_h2d_retained(DevicePtr dst, std::span<const std::byte> src, DriverStream stream,
                             CudaCapture* capture);
   void enqueue_d2h(std::span<std::byte> dst, DevicePtr src, DriverStream stream, CudaCapture* capture);
-  // Calls `enqueue()`; where it throws, waits for what it has enqueued.
-  template <class Enqueue>
-  void or_settle(DriverStream stream, const CudaCapture* capture, const Enqueue& enqueue);
+  // Calls `enqueue_part(piece, offset, bytes)` for each part of at most a piece; where that throws, waits for
+  // what was enqueued.
+  template <class EnqueuePart>
+  void in_pieces_or_settle(std::size_t bytes, DriverStream stream, CudaCapture* capture,
+                           const EnqueuePart& enqueue_part);
   void hold(StagingPiece& piece, DriverStream stream, CudaCapture* capture);
   void expect_range(DevicePtr ptr, std::uint64_t bytes, const char* what) const;
   void discard(CudaCapture* capture) noexcept;
