@@ -155,7 +155,7 @@ TEST_F(Errors, BadFlagsAreUsageErrors) {
   EXPECT_EQ(generate({"-p", "x", "--top-p", "0"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "--logit-bias", "5"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "--memory", "5X"}).exit_code, 2);
-  EXPECT_EQ(generate({"-p", "x", "--device", "cuda:9"}).exit_code, 2);
+  EXPECT_EQ(generate({"-p", "x", "--device", "gpu"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "-n", "0"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "--top-k", "-1"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "--seed", "-1"}).exit_code, 2);
@@ -163,6 +163,10 @@ TEST_F(Errors, BadFlagsAreUsageErrors) {
   EXPECT_EQ(generate({"-p", "x", "--memory", "0"}).exit_code, 2);
   EXPECT_EQ(generate({"-p", "x", "--system", "be kind"}).exit_code, 2);
   EXPECT_EQ(generate({"--tokens", "1", "--chat"}).exit_code, 2);
+}
+
+TEST_F(Errors, DeviceThatIsNotHereIsUnsupported) {
+  expect_failure(generate({"-p", "x", "--device", "cuda:99"}), 6, HasSubstr("CUDA"));
 }
 
 TEST_F(Errors, TokenListWithAnEmptyOrBadEntryNamesThePlace) {

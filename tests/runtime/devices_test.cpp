@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of devices says what can be opened, and why the rest cannot.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <metrale/base/error.h>
+#include <metrale/kernels/cuda_kernels.h>
+#include <metrale/runtime/runtime.h>
+
+#include "support/fake_cuda/fake_driver.h"
+
+namespace metrale::runtime {
+namespace {
+
+using testing::HasSubstr;
+
+BackendOptions with_driver(const std::string& library) {
+  test::fake_cuda().reset();
+  BackendOptions options;
+  options.threads = 1;
+  options.cuda_driver = library;
+  return options;
+}
+
+TEST(Devices, ProcessorIsFirstAndUsable) {
+  const auto devices = list_devices(with_driver("libno_such_driver.so.1"));
+  EXPECT_EQ(devices.front().name, "cpu");
+  EXPECT_EQ(devices.front().unavailable, "");
+}
+
+TEST(Devices, ReasonForHavingNoCudaDeviceIsGiven) {
+  const auto without_driver = list_devices(with_driver("libno_such_driver.so.1"));
+  ASSERT_EQ(without_driver.size(), 2U);
+  EXPECT_EQ(without_driver[1].name, "cuda");
+  EXPECT_THAT(without_driver[1].unavailable, HasSubstr("libno_such_driver.so.1"));
+
+  const BackendOptions options = with_driver(test::fake_cuda_library());
+  test::fake_cuda().fail_always("cuInit", 802);
+  EXPECT_THAT(list_devices(options)[1].unavailable, HasSubstr("CUDA_ERROR_SYSTEM_NOT_READY"));
+}
+
+TEST(Devices, CudaDevicesAreListedWithTheirMemory) {
+  const BackendOptions options = with_driver(test::fake_cuda_library());
+  test::fake_cuda().set_free_bytes(1, 1'000);
+  test::fake_cuda().set_integrated(1, 1);
+
+  const auto devices = list_devices(options);
+
+  ASSERT_EQ(devices.size(), 3U);
+  EXPECT_EQ(devices[1].name, "cuda:0");
+  EXPECT_THAT(devices[1].description, HasSubstr("Fake GPU 0, compute capability 9.0, 4 multiprocessors"));
+  EXPECT_EQ(devices[2].name, "cuda:1");
+  EXPECT_EQ(devices[2].free_memory_bytes, 1'000U);
+  EXPECT_THAT(devices[2].description, HasSubstr("shared with the host"));
+  EXPECT_EQ(devices[2].unavailable.empty(), kernels::has_cuda_kernels());
+}
+
+TEST(Devices, AutomaticChoiceFallsBackToTheProcessor) {
+  BackendOptions options = with_driver("libno_such_driver.so.1");
+  options.device = "auto";
+  EXPECT_EQ(open_backend(options)->name(), "cpu");
+}
+
+TEST(Devices, AbsentDeviceIsUnsupportedAndAnUnknownOneAMistake) {
+  BackendOptions options = with_driver("libno_such_driver.so.1");
+  options.device = "cuda:0";
+  EXPECT_THROW(static_cast<void>(open_backend(options)), Unsupported);
+  for (const char* unknown : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", ""}) {
+    options.device = unknown;
+    EXPECT_THROW(static_cast<void>(open_backend(options)), InvalidArgument) << unknown;
+  }
+}
+
+}  // namespace
+}  // namespace metrale::runtime
