@@ -129,14 +129,14 @@ std::vector<Entry> stream_calls() {
   using enum CallKind;
   return {entry<"cuStreamCreate", kContext, stream_create>(),
           entry<"cuStreamDestroy", kRelease, stream_destroy>(),
-          entry<"cuStreamSynchronize", kContext, stream_synchronize>(),
+          entry<"cuStreamSynchronize", kRelease, stream_synchronize>(),
           entry<"cuStreamWaitEvent", kContext, stream_wait_event>(),
           entry<"cuLaunchHostFunc", kContext, launch_host_function>(),
           entry<"cuEventCreate", kContext, event_create>(),
           entry<"cuEventDestroy", kRelease, event_destroy>(),
           entry<"cuEventRecord", kContext, event_record>(),
           entry<"cuEventQuery", kContext, event_query>(),
-          entry<"cuEventSynchronize", kContext, event_synchronize>()};
+          entry<"cuEventSynchronize", kRelease, event_synchronize>()};
 }
 
 }  // namespace fake_cuda

@@ -14,7 +14,7 @@ enum class CallKind {
   kText,     // names of errors: neither counted nor failed
   kGlobal,   // needs no context
   kContext,  // needs one
-  kRelease,  // needs one; does its work also where a test makes it fail
+  kRelease,  // needs one; gives back or waits, also where a test makes it fail
   kGlobalRelease,
 };
 

@@ -24,7 +24,8 @@ struct FakeCudaKnobs {
   // running and nobody uses the driver.
   void (*reset)();
   // The n-th call from now on (1: the next) of `function` (null: of any) gives `result`, once. A call that
-  // frees, destroys or ends a capture does its work all the same, as the driver's do. 700 loses the contexts.
+  // frees, destroys, waits or ends a capture does its work all the same, as the driver's do. 700 loses the
+  // contexts.
   void (*fail)(const char* function, int n, int result);
   // As fail, but every call from now on, until `result` is 0.
   void (*fail_always)(const char* function, int result);
