@@ -11,6 +11,9 @@ namespace {
 
 using driver::DeviceAddress;
 
+// The driver's pinned memory is aligned to no more than this.
+constexpr std::size_t kPinnedAlignment = 512;
+
 // Filled with a pattern, so that who relies on fresh zeros is found.
 Allocation allocate(std::size_t bytes, std::size_t alignment, Device* device) {
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
@@ -56,8 +59,9 @@ Result host_alloc(void** host, std::size_t bytes, unsigned) {
   const std::scoped_lock lock(m.mutex);
   if (bytes == 0) return driver::kErrorInvalidValue;
   if (bytes > kTotalBytes) return driver::kErrorOutOfMemory;
-  Allocation made = allocate(bytes, 4096, nullptr);
+  Allocation made = allocate(bytes + kPinnedAlignment, 2 * kPinnedAlignment, nullptr);
   if (made.memory == nullptr) return driver::kErrorOutOfMemory;
+  made = {.memory = {made.memory, made.memory.get() + kPinnedAlignment}, .bytes = bytes};
   *host = made.memory.get();
   m.pinned.emplace(reinterpret_cast<std::uintptr_t>(*host), std::move(made));
   return driver::kSuccess;
