@@ -55,6 +55,8 @@ class GraphUses {
     checked_removals_.store(removals);
   }
 
+  [[nodiscard]] bool all_live() const { return find_freed() == nullptr; }
+
   GraphUses() = default;
   ~GraphUses() = default;
   GraphUses(GraphUses&& other) noexcept : uses_(std::move(other.uses_)) {}

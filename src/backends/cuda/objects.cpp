@@ -6,9 +6,10 @@
 namespace metrale::backends::cuda {
 namespace {
 
-DriverGraphExec instantiate(const CudaHost& host, DriverGraph graph) {
+// Null for a graph over memory that is gone: the driver refuses it, and so will each launch, with the reason.
+DriverGraphExec instantiate(const CudaHost& host, DriverGraph graph, bool is_usable) {
   DriverGraphExec exec = nullptr;
-  const Result result = host.driver().graph_instantiate(&exec, graph, 0);
+  const Result result = is_usable ? host.driver().graph_instantiate(&exec, graph, 0) : kSuccess;
   host.tear_down([&] { return host.driver().graph_destroy(graph); }, "cuGraphDestroy");
   host.check(result, "cuGraphInstantiateWithFlags");
   return exec;
@@ -75,7 +76,7 @@ CudaGraph::CudaGraph(const CudaHost& host, StagingPool& staging, DriverGraph gra
     : host_(host),
       staging_(staging),
       last_replay_(make_replay_event(host, graph)),
-      exec_(instantiate(host, graph)),
+      exec_(instantiate(host, graph, capture.uses.all_live())),
       uses_(std::move(capture.uses)),
       nodes_(std::move(capture.nodes)),
       pieces_(std::exchange(capture.pieces, {})) {}
@@ -87,7 +88,9 @@ CudaGraph::~CudaGraph() {
     host_.tear_down([&] { return host_.driver().event_synchronize(last_replay_->handle()); },
                     "cuEventSynchronize");
   }
-  host_.tear_down([&] { return host_.driver().graph_exec_destroy(exec_); }, "cuGraphExecDestroy");
+  if (exec_ != nullptr) {
+    host_.tear_down([&] { return host_.driver().graph_exec_destroy(exec_); }, "cuGraphExecDestroy");
+  }
   for (StagingPiece* piece : pieces_) staging_.give_back(*piece);
 }
 

@@ -111,8 +111,10 @@ class Queries {
 };
 
 using TileScores = float[4][4];  // [8 keys][row l / 4: two keys, row l / 4 + 8: two keys]
+// A weight is the sum of two BF16 numbers, the second what rounding left of the first: the values are
+// weighted to 17 bits, as close to FP32 as the CPU's result in BF16 can tell.
 struct TileWeights {
-  std::uint32_t pairs[2][4];  // [16 keys]: factors of a product
+  std::uint32_t pairs[2][2][4];  // [16 keys][rounded, rest]: factors of a product
 };
 
 template <std::uint32_t kDim>
@@ -155,7 +157,7 @@ struct SplitState {
   }
 };
 
-// Scores become weights, rounded to BF16; the state moves to the new maximum and takes their sum. `partial`:
+// Scores become weights; the state moves to the new maximum and takes their sum. `partial`:
 // some row does not see the whole tile.
 template <std::uint32_t kDim>
 __device__ __forceinline__ void weigh_tile(SplitState<kDim>& state, TileScores& scores, float scale_log2,
@@ -189,10 +191,12 @@ __device__ __forceinline__ void weigh_tile(SplitState<kDim>& state, TileScores& 
   for (std::uint32_t n = 0; n < 4; ++n) {
 #pragma unroll
     for (std::uint32_t i = 0; i < 2; ++i) {
-      const std::uint32_t pair =
-          pack_bf16(exp2_fast(scores[n][i * 2] - base[i]), exp2_fast(scores[n][i * 2 + 1] - base[i]));
-      state.sum[i] += low_bf16(pair) + high_bf16(pair);
-      weights.pairs[n / 2][n % 2 * 2 + i] = pair;
+      const float low = exp2_fast(scores[n][i * 2] - base[i]);
+      const float high = exp2_fast(scores[n][i * 2 + 1] - base[i]);
+      state.sum[i] += low + high;
+      const std::uint32_t pair = pack_bf16(low, high);
+      weights.pairs[n / 2][0][n % 2 * 2 + i] = pair;
+      weights.pairs[n / 2][1][n % 2 * 2 + i] = pack_bf16(low - low_bf16(pair), high - high_bf16(pair));
     }
   }
   // A factor of 1 changes no bit, so the product may be left out.
@@ -223,8 +227,11 @@ __device__ __forceinline__ void add_values(SplitState<kDim>& state, const TileWe
     for (std::uint32_t half = 0; half < 2; ++half) {
       std::uint32_t v[4];
       load_values<kDim>(tile, half, sixteen, v);
-      multiply_add(state.values[sixteen * 2], weights.pairs[half], v[0], v[1]);
-      multiply_add(state.values[sixteen * 2 + 1], weights.pairs[half], v[2], v[3]);
+#pragma unroll
+      for (const auto& part : weights.pairs[half]) {
+        multiply_add(state.values[sixteen * 2], part, v[0], v[1]);
+        multiply_add(state.values[sixteen * 2 + 1], part, v[2], v[3]);
+      }
     }
   }
 }
@@ -260,9 +267,11 @@ __device__ __noinline__ SplitState<kDim> add_values_by_row(SplitState<kDim> stat
     for (std::uint32_t step = 0; step < kDim / 8; ++step) {
       const std::uint32_t sixteen = step / 2;
       const std::uint32_t half = step % 2;
-      std::uint32_t own[4] = {};
-      own[i] = mine ? weights.pairs[half][i] : 0;
-      own[i + 2] = mine ? weights.pairs[half][i + 2] : 0;
+      std::uint32_t own[2][4] = {};
+      for (std::uint32_t part = 0; part < 2; ++part) {
+        own[part][i] = mine ? weights.pairs[half][part][i] : 0;
+        own[part][i + 2] = mine ? weights.pairs[half][part][i + 2] : 0;
+      }
       std::uint32_t v[4];
       load_values<kDim>(values, half, sixteen, v);
       for (std::uint32_t part = 0; part < 4; ++part) {
@@ -273,7 +282,7 @@ __device__ __noinline__ SplitState<kDim> add_values_by_row(SplitState<kDim> stat
       for (std::uint32_t eight = 0; eight < 2; ++eight) {
         float(&sum)[4] = state.values[sixteen * 2 + eight];
         float with[4] = {sum[0], sum[1], sum[2], sum[3]};
-        multiply_add(with, own, v[eight * 2], v[eight * 2 + 1]);
+        for (const auto& part : own) multiply_add(with, part, v[eight * 2], v[eight * 2 + 1]);
         if (mine) {
           sum[i * 2] = with[i * 2];
           sum[i * 2 + 1] = with[i * 2 + 1];

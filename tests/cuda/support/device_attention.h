@@ -81,18 +81,17 @@ class DeviceStep {
   return DeviceStep(cuda_backend(), step).run();
 }
 
-// Are the weights rounded to BF16, as tensor cores take them?
+// Are the weights two BF16 numbers, as tensor cores take them?
 [[nodiscard]] inline bool has_bf16_weights(const AttentionShape& shape) {
   return shape.type == quant::ElementType::kBf16 && shape.k_format == quant::KvFormat::kBf16 &&
          shape.v_format == quant::KvFormat::kBf16 && shape.head_dim % 8 == 0 && shape.head_dim <= 256;
 }
 
-// A rounded weight errs by at most 2^-8 of itself, by 2^-8 / sqrt(3) in the mean square; the sum is that of
-// the rounded weights. Four times 2^-8 of the spread is the largest error of up to 16 keys, and seven
-// standard deviations of many.
+// Such a weight errs by at most 2^-17 of itself. Four times 2^-16 of the spread bounds what that does to a
+// result of any number of keys.
 [[nodiscard]] inline double device_tolerance(const AttentionShape& shape, const ModelRow& model,
                                              std::size_t element) {
-  const double weights = has_bf16_weights(shape) ? 4 * 0x1p-8 * model.spread[element] : 0.0;
+  const double weights = has_bf16_weights(shape) ? 4 * 0x1p-16 * model.spread[element] : 0.0;
   return model.tolerance[element] + 1.01 * weights;
 }
 
