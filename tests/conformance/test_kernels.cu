@@ -43,7 +43,7 @@ extern "C" __global__ void wait_on_flag(const __grid_constant__ WaitOnFlagArgs a
 
 extern "C" __global__ void meet(const __grid_constant__ MeetArgs a) {
   if (threadIdx.x != 0) return;
-  atomicExch_system(pointer<unsigned int>(a.mine), 1U);
+  *pointer<volatile std::uint32_t>(a.mine) = 1;
   wait_until_raised(a.other);
 }
 

@@ -27,8 +27,10 @@ struct RmsNormArgs {
 };
 static_assert(sizeof(RmsNormArgs) == 72);
 inline constexpr gpu::KernelId<RmsNormArgs> kRmsNorm{"norm", "rms_norm"};
+// On a device a thread takes eight elements at a time; whole warps, at most 512 threads.
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const RmsNormArgs& a) {
-  return {.grid = {a.max_rows, a.groups}, .block = {256}};
+  const std::uint32_t threads = (a.width / 8 + 31) / 32 * 32;
+  return {.grid = {a.max_rows, a.groups}, .block = {threads < 32 ? 32 : threads > 512 ? 512 : threads}};
 }
 
 }  // namespace metrale::kernels

@@ -14,6 +14,9 @@
 // The address of a gpu::DeviceFault in pinned memory; the backend sets it when it loads the module.
 extern "C" __device__ unsigned long long metrale_device_fault;
 extern "C" __device__ unsigned long long metrale_device_fault = 0;
+// One thread of the module has reported.
+extern "C" __device__ unsigned int metrale_device_fault_taken;
+extern "C" __device__ unsigned int metrale_device_fault_taken = 0;
 
 namespace metrale::kernels::device {
 
@@ -24,16 +27,17 @@ __device__ __forceinline__ T* pointer(std::uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-// The first report wins. Without a place for reports the kernel traps.
+// The first report wins. Without a place for reports the kernel traps. Host memory takes plain stores only:
+// across the bus there are no atomic operations, so the module's own word says who may write.
 __device__ inline void report_fault(gpu::DeviceFaultCode code, std::uint32_t row, std::int64_t value) {
-  auto* fault = pointer<gpu::DeviceFault>(metrale_device_fault);
+  auto* fault = pointer<volatile gpu::DeviceFault>(metrale_device_fault);
   if (fault == nullptr) __trap();
-  auto* word = reinterpret_cast<unsigned int*>(&fault->code);
-  if (atomicCAS_system(word, 0U, ~0U) != 0U) return;
+  if (atomicExch(&metrale_device_fault_taken, 1U) != 0U) return;
+  if (fault->code != gpu::DeviceFaultCode::kNone) return;  // another module was first
   fault->row = row;
   fault->value = value;
   __threadfence_system();
-  atomicExch_system(word, static_cast<unsigned int>(code));
+  fault->code = code;
 }
 
 // The step's row count; 0, and a report, where it is more than the launch was made for.
