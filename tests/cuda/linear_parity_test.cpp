@@ -41,7 +41,10 @@ Elements run_on_device(const LinearCase& c, const LinearData& data,
   const Elements before(c.out_type,
                         std::vector<float>(std::size_t{c.rows + c.spare_rows} * c.out_stride(), kUntouched));
   const std::uint64_t out = run.put(before);
-  run.run(id, linear_args(run, c, {run.put(data.in), run.put(data.weight), run.put(data.bias), out}));
+  // The rows that are spared may be read.
+  std::vector<std::byte> in = data.in.bytes();
+  in.resize(std::size_t{c.rows + c.spare_rows} * c.in_stride() * quant::element_bytes(c.in_type));
+  run.run(id, linear_args(run, c, {run.put(in), run.put(data.weight), run.put(data.bias), out}));
   return run.get(c.out_type, out, before.size());
 }
 

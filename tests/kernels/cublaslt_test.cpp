@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,6 +52,34 @@ TEST(CublasLtChoice, IsNoneWhereNoCandidateServes) {
   EXPECT_EQ(cublaslt::choose({}, 0, 0), std::nullopt);
 }
 
+Candidate one_order(float waves = 2, std::uint16_t inner_shape = 0) {
+  return {.id = cublaslt::kOneOrderId, .inner_shape = inner_shape, .waves = waves, .fits = true};
+}
+
+TEST(CublasLtChoice, PrefersAlgorithmsThatAllAddInOneOrder) {
+  EXPECT_EQ(choose(std::vector{good(), one_order()}, 0, 0), 1U);
+  Candidate narrow = one_order();
+  narrow.fits = false;
+  EXPECT_EQ(choose(std::vector{good(), narrow}, 0, 0), 0U);
+}
+
+TEST(CublasLtChoice, ARowCountsOwnAlgorithmAddsAsTheReferenceDoes) {
+  Candidate split = one_order();
+  split.split_k = 2;
+  const std::vector candidates{good(), split, one_order(2, 1), one_order(), one_order()};
+
+  EXPECT_EQ(choose_alike(candidates, one_order(), 0, false), 3U);
+  EXPECT_EQ(choose_alike(candidates, good(), 0, false), std::nullopt) << "nothing is known to add as it does";
+}
+
+TEST(CublasLtChoice, FewRowsTakeTheMostBlocksThatRunAtOnce) {
+  const std::vector candidates{one_order(0.2F), one_order(0.9F), one_order(1.2F), one_order(0.5F)};
+
+  EXPECT_EQ(choose_alike(candidates, one_order(), 0, true), 1U);
+  EXPECT_EQ(choose_alike(candidates, one_order(), 0, false), 0U);
+  EXPECT_EQ(choose_alike(std::vector{one_order(3), one_order(2)}, one_order(), 0, true), 0U);
+}
+
 TEST(CublasLtChoice, AnOddNumberOfRowsIsCutIntoCheckedPieces) {
   EXPECT_EQ(cublaslt::checked_piece(1), 1U);
   EXPECT_EQ(cublaslt::checked_piece(7), 2U);
@@ -92,10 +121,11 @@ struct Matmul {
   std::uint64_t bias;
 };
 struct Recorder {
-  int live = 0;                                                   // objects of the library
-  std::vector<std::uint64_t> asked_rows;                          // of heuristics
-  std::vector<Matmul> products;                                   // enqueued
-  std::vector<std::uint64_t> algorithms{1};                       // what the heuristic offers
+  int live = 0;                                                             // objects of the library
+  std::vector<std::uint64_t> asked_rows;                                    // of heuristics
+  std::vector<Matmul> products;                                             // enqueued
+  std::vector<std::uint64_t> algorithms{1};                                 // what the heuristic offers
+  std::map<std::uint64_t, std::vector<std::uint64_t>> algorithms_for = {};  // and for these rows instead
   std::function<bool(std::uint64_t, std::uint64_t)> serves = {};  // (algorithm, rows); none: everything
 };
 Recorder* recorder = nullptr;
@@ -124,7 +154,9 @@ int set_desc(void* desc, cublaslt::DescAttribute which, const void* value, std::
 int heuristic(void*, void*, void*, void* b, void*, void*, void*, int, HeuristicResult* results, int* found) {
   recorder->asked_rows.push_back(static_cast<Layout*>(b)->cols);
   *found = 0;
-  for (const std::uint64_t algorithm : recorder->algorithms) {
+  const auto own = recorder->algorithms_for.find(static_cast<Layout*>(b)->cols);
+  for (const std::uint64_t algorithm :
+       own != recorder->algorithms_for.end() ? own->second : recorder->algorithms) {
     results[*found] = {};
     results[(*found)++].algorithm.data[0] = algorithm;
   }
@@ -139,9 +171,13 @@ int check(void*, void*, void*, void* b, void*, void*, const cublaslt::Algorithm*
   return serves ? 0 : cublaslt::kNotSupported;
 }
 
-int algorithm_get(const cublaslt::Algorithm*, cublaslt::AlgorithmAttribute which, void* value,
+// From 100 on the stand-in's algorithms are of the kind that adds in one order.
+int algorithm_get(const cublaslt::Algorithm* algorithm, cublaslt::AlgorithmAttribute which, void* value,
                   std::size_t bytes, std::size_t*) {
   std::memset(value, 0, bytes);
+  if (which == cublaslt::AlgorithmAttribute::kId && algorithm->data[0] >= 100) {
+    *static_cast<std::int32_t*>(value) = cublaslt::kOneOrderId;
+  }
   if (which == cublaslt::AlgorithmAttribute::kSplitK) *static_cast<std::int32_t*>(value) = 1;
   return 0;
 }
@@ -230,6 +266,24 @@ TEST_F(CublasLtLinearTest, OneAlgorithmServesAllRowsWhateverCameFirst) {
   ASSERT_EQ(record.products.size(), 3U);
   for (const Matmul& product : record.products) EXPECT_EQ(product.algorithm, 6U);
   EXPECT_THAT(record.asked_rows, ElementsAre(64U)) << "the choice must not depend on the rows";
+  EXPECT_EQ(fallbacks, 0);
+}
+
+TEST_F(CublasLtLinearTest, AlgorithmsThatAddAlikeAreChosenForEachNumberOfRows) {
+  record.algorithms = {101, 102, 5};
+  record.serves = [](std::uint64_t algorithm, std::uint64_t rows) {
+    return algorithm != 102 || rows == 4096;  // serves that alone, and is no reference
+  };
+  record.algorithms_for[4096] = {5, 102, 101};
+
+  launch({1, 4000, 300, 4000});
+
+  ASSERT_EQ(record.products.size(), 4U);
+  EXPECT_EQ(record.products[0].algorithm, 101U);
+  EXPECT_EQ(record.products[1].algorithm, 101U) << "102 does not serve 4000 rows: back to the reference";
+  EXPECT_EQ(record.products[2].algorithm, 101U);
+  launch({4096});
+  EXPECT_EQ(record.products[4].algorithm, 102U);
   EXPECT_EQ(fallbacks, 0);
 }
 

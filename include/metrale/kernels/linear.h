@@ -11,10 +11,11 @@
 // in_features >= 1 and out_stride >= out_features; throws InvalidArgument otherwise and where there are more
 // than max_rows rows.
 //
-// On CUDA cuBLASLt computes it where it is installed and has the product: one of its algorithms for each
-// shape, types and strides, the same for every number of rows, with in_features not divided among blocks. It
-// takes max_rows rows whatever `rows` says: the rows of `out` beyond the step's are written too, with values
-// that mean nothing. The embedded kernels compute the rest.
+// On CUDA cuBLASLt computes it where it is installed and has the product, with in_features not divided among
+// blocks: for each shape, types and strides one of its algorithms, or several that add in the same order, so
+// that the number of rows never shows. It takes max_rows rows whatever `rows` says: `in` has so many rows
+// that may be read, and the rows of `out` beyond the step's are written too, with values that mean nothing.
+// The embedded kernels compute the rest.
 #pragma once
 
 #include <metrale/gpu/kernel_id.h>

@@ -35,20 +35,56 @@ struct Candidate {
   return c.fits && c.split_k <= 1 && c.reduction == 0 && c.workspace_bytes <= workspace_bytes;
 }
 
+// Algorithms of this id add along in_features in one order whatever their tiles, stages and clusters: they
+// are bit-equal, so that each number of rows may have its own. (Found by comparing every candidate of many
+// shapes; the tests on a device hold the library to it.)
+inline constexpr std::int32_t kOneOrderId = 66;
+
+// Gives the bits of `reference`, both exact.
+[[nodiscard]] constexpr bool adds_alike(const Candidate& c, const Candidate& reference) {
+  return c.id == kOneOrderId && reference.id == kOneOrderId && c.inner_shape == reference.inner_shape;
+}
+
 // The index of the exact candidate number `wanted`, counted from 0 among the exact ones; the last of them
-// where there are fewer. None: no candidate is exact.
+// where there are fewer. Those of kOneOrderId count alone where there are some. None: no candidate is exact.
 [[nodiscard]] constexpr std::optional<std::size_t> choose(std::span<const Candidate> candidates,
                                                           std::uint64_t workspace_bytes,
                                                           std::uint32_t wanted) {
+  bool one_order = false;
+  for (const Candidate& c : candidates) {
+    one_order = one_order || (is_exact(c, workspace_bytes) && c.id == kOneOrderId);
+  }
   std::optional<std::size_t> chosen;
   std::uint32_t seen = 0;
   for (std::size_t i = 0; i < candidates.size() && seen <= wanted; ++i) {
     if (!is_exact(candidates[i], workspace_bytes)) continue;
+    if (one_order && candidates[i].id != kOneOrderId) continue;
     chosen = i;
     ++seen;
   }
   return chosen;
 }
+
+// Which of the candidates for one number of rows serves it with the bits of `reference`, in the order of the
+// library's estimate. Where memory is what limits a product (few rows), blocks that leave processors idle are
+// what costs: there the candidate with the most waves up to one is taken, the first where none has so few.
+[[nodiscard]] constexpr std::optional<std::size_t> choose_alike(std::span<const Candidate> candidates,
+                                                                const Candidate& reference,
+                                                                std::uint64_t workspace_bytes,
+                                                                bool few_rows) {
+  std::optional<std::size_t> chosen;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& c = candidates[i];
+    if (!is_exact(c, workspace_bytes) || !adds_alike(c, reference)) continue;
+    if (!chosen) chosen = i;
+    const Candidate& best = candidates[*chosen];
+    if (few_rows && c.waves <= 1 && (best.waves > 1 || c.waves > best.waves)) chosen = i;
+  }
+  return chosen;
+}
+inline constexpr std::uint32_t kFewRows = 64;
+// Candidates for few rows are asked for at these numbers too: estimates for few rows name few of them.
+inline constexpr std::array<std::uint32_t, 2> kFewRowsAlsoAsk{128, 256};
 
 // How many of `rows` rows a launch takes at once with an algorithm that serves kCheckedRows but not `rows`.
 [[nodiscard]] constexpr std::uint32_t checked_piece(std::uint32_t rows) {

@@ -2,8 +2,12 @@
 #include "kernels/linear/cublaslt_products.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <metrale/base/error.h>
 #include <metrale/base/log.h>
@@ -117,6 +121,29 @@ bool is_refusal(int status) {
   return status == kNotSupported || status == kInvalidValue || status == kArchMismatch;
 }
 
+// `rows` 0: of the reference.
+void log_choice(const Shape& shape, std::uint32_t rows, std::span<const Candidate> candidates,
+                std::optional<std::size_t> chosen) {
+  if (!log().should_log(spdlog::level::debug)) return;
+  const std::string what = fmt::format("linear {} x {}, types {} -> {}, rows {}", shape.outs, shape.ins,
+                                       static_cast<int>(shape.in_type), static_cast<int>(shape.out_type),
+                                       rows == 0 ? "any" : std::to_string(rows));
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& c = candidates[i];
+    log().debug(
+        "{}: {} algorithm {} tile {} stages {} cluster {} inner {} swizzle {} custom {} split {} reduction "
+        "{} "
+        "workspace {} waves {:.2f}",
+        what,
+        i == chosen                          ? "takes"
+        : is_exact(c, shape.workspace_bytes) ? "could take"
+                                             : "refuses",
+        c.id, c.tile, c.stages, c.cluster, c.inner_shape, c.swizzle, c.custom, c.split_k, c.reduction,
+        c.workspace_bytes, c.waves);
+  }
+  if (!chosen) log().debug("{}: cuBLASLt has no exact algorithm", what);
+}
+
 }  // namespace
 
 std::uint32_t alignment_of(std::uint64_t address, std::uint64_t stride_bytes) {
@@ -158,8 +185,8 @@ std::vector<HeuristicResult> Products::ask(const Shape& shape, std::uint32_t row
   return results;
 }
 
-std::optional<std::uint64_t> Products::workspace_for(const Shape& shape, const Algorithm& algorithm,
-                                                     std::uint32_t rows) const {
+std::optional<HeuristicResult> Products::check(const Shape& shape, const Algorithm& algorithm,
+                                               std::uint32_t rows) const {
   const Problem problem(*lt_, shape, stand_ins(shape), rows);
   HeuristicResult result{};
   const int status = lt_->check(handle_, problem.desc(), problem.weight(), problem.in(), problem.out(),
@@ -167,10 +194,11 @@ std::optional<std::uint64_t> Products::workspace_for(const Shape& shape, const A
   if (is_refusal(status)) return std::nullopt;
   check_status(status, "cublasLtMatmulAlgoCheck");
   if (result.workspace_bytes > shape.workspace_bytes) return std::nullopt;
-  return result.workspace_bytes;
+  return result;
 }
 
-Candidate Products::examine(const Shape& shape, const HeuristicResult& result) const {
+Candidate Products::examine(const Shape& shape, const HeuristicResult& result,
+                            std::span<const std::uint32_t> rows) const {
   const Algorithm& a = result.algorithm;
   Candidate c{.id = attribute<std::int32_t>(*lt_, a, AlgorithmAttribute::kId),
               .tile = attribute<std::uint32_t>(*lt_, a, AlgorithmAttribute::kTile),
@@ -181,62 +209,87 @@ Candidate Products::examine(const Shape& shape, const HeuristicResult& result) c
               .custom = attribute<std::uint32_t>(*lt_, a, AlgorithmAttribute::kCustom),
               .inner_shape = attribute<std::uint16_t>(*lt_, a, AlgorithmAttribute::kInnerShape),
               .cluster = attribute<std::uint16_t>(*lt_, a, AlgorithmAttribute::kCluster),
-              .workspace_bytes = result.workspace_bytes,
+              .workspace_bytes = 0,
               .waves = result.waves,
               .fits = true};
-  for (const std::uint32_t rows : kCheckedRows) {
-    const std::optional<std::uint64_t> bytes = workspace_for(shape, a, rows);
-    c.fits = c.fits && bytes.has_value();
-    c.workspace_bytes = std::max(c.workspace_bytes, bytes.value_or(0));
+  for (const std::uint32_t count : rows) {
+    const std::optional<HeuristicResult> checked = check(shape, a, count);
+    c.fits = c.fits && checked.has_value();
+    if (!checked) continue;
+    c.workspace_bytes = std::max<std::uint64_t>(c.workspace_bytes, checked->workspace_bytes);
+    if (rows.size() == 1) c.waves = checked->waves;
   }
   return c;
 }
 
-Products::Plan Products::make_exact(const Shape& shape) const {
+Products::Plan Products::make_reference(const Shape& shape) const {
   const std::vector<HeuristicResult> results = ask(shape, options_.reference_rows, false);
   std::vector<Candidate> candidates;
   candidates.reserve(results.size());
-  for (const HeuristicResult& result : results) candidates.push_back(examine(shape, result));
+  for (const HeuristicResult& result : results) candidates.push_back(examine(shape, result, kCheckedRows));
   const std::optional<std::size_t> chosen = choose(candidates, shape.workspace_bytes, options_.candidate);
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const Candidate& c = candidates[i];
-    log().debug(
-        "linear {} x {}, types {} -> {}: {} algorithm {} tile {} stages {} cluster {} inner {} swizzle {} "
-        "custom {} split {} reduction {} workspace {} waves {:.2f}",
-        shape.outs, shape.ins, static_cast<int>(shape.in_type), static_cast<int>(shape.out_type),
-        i == chosen                          ? "takes"
-        : is_exact(c, shape.workspace_bytes) ? "could take"
-                                             : "refuses",
-        c.id, c.tile, c.stages, c.cluster, c.inner_shape, c.swizzle, c.custom, c.split_k, c.reduction,
-        c.workspace_bytes, c.waves);
-  }
-  if (!chosen) {
-    log().debug("linear {} x {}, types {} -> {}: cuBLASLt has no exact algorithm", shape.outs, shape.ins,
-                static_cast<int>(shape.in_type), static_cast<int>(shape.out_type));
-    return {};
-  }
-  Plan plan{results[*chosen].algorithm, {}};
+  log_choice(shape, 0, candidates, chosen);
+  if (!chosen) return {};
+  Plan plan{results[*chosen].algorithm, {}, candidates[*chosen]};
   for (const std::uint32_t rows : kCheckedRows) plan.fits[rows] = true;
   return plan;
+}
+
+Products::Plan Products::make_alike(const Shape& shape, std::uint32_t rows,
+                                    const Candidate& reference) const {
+  std::vector<HeuristicResult> results = ask(shape, rows, false);
+  if (rows <= kFewRows) {
+    for (const std::uint32_t also : kFewRowsAlsoAsk) {
+      const std::vector<HeuristicResult> more = ask(shape, also, false);
+      results.insert(results.end(), more.begin(), more.end());
+    }
+  }
+  std::vector<Candidate> candidates;
+  candidates.reserve(results.size());
+  const std::array own{rows};
+  for (const HeuristicResult& result : results) candidates.push_back(examine(shape, result, own));
+  const std::optional<std::size_t> chosen =
+      choose_alike(candidates, reference, shape.workspace_bytes, rows <= kFewRows);
+  log_choice(shape, rows, candidates, chosen);
+  if (!chosen) return {};
+  return {results[*chosen].algorithm, {}, candidates[*chosen]};
 }
 
 Products::Plan Products::make_fast(const Shape& shape, std::uint32_t rows) const {
   const std::vector<HeuristicResult> results = ask(shape, rows, true);
   if (results.empty()) return {};
-  return {results.front().algorithm, {}};
+  return {results.front().algorithm, {}, {}};
+}
+
+Products::Plan Products::make(const Key& key) {
+  switch (key.kind) {
+    case Kind::kReference:
+      return make_reference(key.shape);
+    case Kind::kAlike: {
+      const Plan& reference = find({key.shape, Kind::kReference, 0});
+      if (!reference.algorithm || reference.facts.id != kOneOrderId) return {};
+      return make_alike(key.shape, key.rows, reference.facts);
+    }
+    case Kind::kFast:
+      return make_fast(key.shape, key.rows);
+  }
+  return {};
+}
+
+Products::Plan& Products::find(const Key& key) {
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) return known->second;
+  Plan made = make(key);
+  return plans_.emplace(key, std::move(made)).first->second;
 }
 
 std::pair<std::optional<Algorithm>, bool> Products::plan(const Key& key, std::uint32_t rows) {
   const std::lock_guard lock(mutex_);
-  auto found = plans_.find(key);
-  if (found == plans_.end()) {
-    found = plans_.emplace(key, key.rows == 0 ? make_exact(key.shape) : make_fast(key.shape, key.rows)).first;
-  }
-  Plan& plan = found->second;
+  Plan& plan = find(key);
   if (!plan.algorithm) return {std::nullopt, false};
   auto fit = plan.fits.find(rows);
   if (fit == plan.fits.end()) {
-    fit = plan.fits.emplace(rows, workspace_for(key.shape, *plan.algorithm, rows).has_value()).first;
+    fit = plan.fits.emplace(rows, check(key.shape, *plan.algorithm, rows).has_value()).first;
   }
   return {plan.algorithm, fit->second};
 }
@@ -256,21 +309,26 @@ void Products::enqueue(const Shape& shape, const Operands& operands, std::uint32
 
 bool Products::multiply_exact(const Shape& shape, const Operands& operands, std::uint32_t rows,
                               void* stream) {
-  const auto [algorithm, fits] = plan({shape, 0}, rows);
-  if (!algorithm) return false;
+  const auto [reference, fits] = plan({shape, Kind::kReference, 0}, rows);
+  if (!reference) return false;
+  const auto [alike, alike_fits] = plan({shape, Kind::kAlike, std::bit_ceil(rows)}, rows);
+  if (alike && alike_fits) {
+    enqueue(shape, operands, rows, *alike, stream);
+    return true;
+  }
   Operands part = operands;
   for (std::uint32_t done = 0; done < rows;) {
     const std::uint32_t count = fits ? rows : checked_piece(rows - done);
     part.in = operands.in + std::uint64_t{done} * shape.in_stride * element_bytes(shape.in_type);
     part.out = operands.out + std::uint64_t{done} * shape.out_stride * element_bytes(shape.out_type);
-    enqueue(shape, part, count, *algorithm, stream);
+    enqueue(shape, part, count, *reference, stream);
     done += count;
   }
   return true;
 }
 
 bool Products::multiply_fast(const Shape& shape, const Operands& operands, std::uint32_t rows, void* stream) {
-  const auto [algorithm, fits] = plan({shape, std::bit_ceil(rows)}, rows);
+  const auto [algorithm, fits] = plan({shape, Kind::kFast, std::bit_ceil(rows)}, rows);
   if (!algorithm || !fits) return multiply_exact(shape, operands, rows, stream);
   enqueue(shape, operands, rows, *algorithm, stream);
   return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products: out[rows][outs] = in[rows][ins] * weight[outs][ins] + bias by cuBLASLt, with the algorithm of
+// Products: out[rows][outs] = in[rows][ins] * weight[outs][ins] + bias by cuBLASLt, with the algorithms of
 // each shape chosen once. Thread-safe. Allocates no device memory; may be used while a stream captures.
 #pragma once
 
@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/linear/cublaslt_api.h"
@@ -61,8 +63,8 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // One algorithm for every number of rows. False, with nothing enqueued, where cuBLASLt has none. Throws
-  // DeviceError.
+  // One algorithm for every number of rows, or several that give the same bits. False, with nothing enqueued,
+  // where cuBLASLt has none. Throws DeviceError.
   [[nodiscard]] bool multiply_exact(const Shape& shape, const Operands& operands, std::uint32_t rows,
                                     void* stream);
   // The algorithm that is thought best for about so many rows. Otherwise as multiply_exact.
@@ -73,22 +75,31 @@ class Products {
   struct Plan {
     std::optional<Algorithm> algorithm;
     std::map<std::uint32_t, bool> fits;  // by rows, as far as asked
+    Candidate facts;                     // of a reference
   };
+  enum class Kind : std::uint8_t { kReference, kAlike, kFast };
   struct Key {
     Shape shape;
-    std::uint32_t rows = 0;  // rounded up to a power of two; 0: exact
+    Kind kind = Kind::kReference;
+    std::uint32_t rows = 0;  // rounded up to a power of two; 0 for a reference
     auto operator<=>(const Key&) const = default;
   };
 
-  [[nodiscard]] Plan make_exact(const Shape& shape) const;
+  [[nodiscard]] Plan make(const Key& key);
+  [[nodiscard]] Plan make_reference(const Shape& shape) const;
+  // For so many rows, with the bits of the shape's reference.
+  [[nodiscard]] Plan make_alike(const Shape& shape, std::uint32_t rows, const Candidate& reference) const;
   [[nodiscard]] Plan make_fast(const Shape& shape, std::uint32_t rows) const;
   [[nodiscard]] std::vector<HeuristicResult> ask(const Shape& shape, std::uint32_t rows, bool split) const;
-  [[nodiscard]] Candidate examine(const Shape& shape, const HeuristicResult& result) const;
-  // The workspace that it needs for so many rows, or none where it does not serve them.
-  [[nodiscard]] std::optional<std::uint64_t> workspace_for(const Shape& shape, const Algorithm& algorithm,
-                                                           std::uint32_t rows) const;
+  // What the algorithm is, and whether it serves each of `rows`.
+  [[nodiscard]] Candidate examine(const Shape& shape, const HeuristicResult& result,
+                                  std::span<const std::uint32_t> rows) const;
+  // What it needs for so many rows, or none where it does not serve them within the shape's workspace.
+  [[nodiscard]] std::optional<HeuristicResult> check(const Shape& shape, const Algorithm& algorithm,
+                                                     std::uint32_t rows) const;
   // The algorithm, and whether it serves `rows` rows. Made on first use.
   [[nodiscard]] std::pair<std::optional<Algorithm>, bool> plan(const Key& key, std::uint32_t rows);
+  [[nodiscard]] Plan& find(const Key& key);  // under mutex_
   void enqueue(const Shape& shape, const Operands& operands, std::uint32_t rows, const Algorithm& algorithm,
                void* stream) const;
 
