@@ -40,6 +40,10 @@ collect() {
 
 # Nothing but the bundle, glibc and an empty /tmp: a missing library shows here and not on the GPU machine.
 check_in_empty_root() {
+  unshare --user --map-root-user --mount --pid --fork true 2>/dev/null || {
+    echo "gpu_bundle: namespaces are not allowed here: the bundle was not tried in an empty root" >&2
+    return
+  }
   local root
   root=$(mktemp -d)
   trap 'rm -rf "$root"' RETURN

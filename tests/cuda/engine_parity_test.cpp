@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <metrale/kernels/cuda_kernels.h>
 #include <metrale/runtime/runtime.h>
 
 #include "engine/model/harness.h"
@@ -152,6 +153,38 @@ TEST(SmolLm2Parity, DeviceAgreesWithTheCpu) {
     prompts.emplace_back(prompt.begin(), prompt.end());
   }
   expect_parity(compare(demo_model_directory(), options_for(128, 8), prompts, 32));
+}
+
+// Decode steps by FlashInfer's kernel: other sums, the same model.
+TEST(SmolLm2Parity, FlashInfersDecodeAgreesWithTheCpu) {
+  if (!kernels::has_peer_kernels()) GTEST_SKIP() << "built without METRALE_PEERS";
+  if (!std::filesystem::exists(demo_model_directory() + "/model.safetensors")) {
+    GTEST_SKIP() << "the demo model is not there: scripts/get_demo_model.sh fetches it";
+  }
+  std::mt19937 random(6);
+  std::vector<Tokens> sequences(3);
+  for (Tokens& sequence : sequences) {
+    sequence.resize(40);
+    for (std::int32_t& token : sequence) token = static_cast<std::int32_t>(1000 + random() % 20000);
+  }
+  engine::EngineOptions options = options_for(64, 4);
+  options.attention = engine::AttentionKernel::kFlashInfer;
+  EngineHarness device(demo_model_directory(), options);
+  options.attention = engine::AttentionKernel::kNative;
+  EngineHarness cpu(demo_model_directory(), options, runtime::open_backend({.device = "cpu"}));
+
+  const auto expected = cpu.logits(sequences, 1);
+  const auto actual = device.logits(sequences, 1);
+
+  const std::size_t vocab = cpu.engine().config().vocab_size;
+  Comparison all;
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    for (std::size_t at = 0; at < expected[s].size(); at += vocab) {
+      compare_row(std::span(expected[s]).subspan(at, vocab), std::span(actual[s]).subspan(at, vocab), all);
+    }
+  }
+  RecordProperty("mean_kl", std::to_string(all.kl / static_cast<double>(all.rows)));
+  EXPECT_LE(all.kl / static_cast<double>(all.rows), 1e-2);
 }
 
 }  // namespace

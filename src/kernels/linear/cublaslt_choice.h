@@ -66,8 +66,9 @@ inline constexpr std::int32_t kOneOrderId = 66;
 }
 
 // Which of the candidates for one number of rows serves it with the bits of `reference`, in the order of the
-// library's estimate. Where memory is what limits a product (few rows), blocks that leave processors idle are
-// what costs: there the candidate with the most waves up to one is taken, the first where none has so few.
+// library's estimate. Where memory is what limits a product (few rows), blocks that leave most processors
+// idle are what costs: if the first does, the candidate with the most waves up to one is taken.
+inline constexpr float kIdleWaves = 0.3F;
 [[nodiscard]] constexpr std::optional<std::size_t> choose_alike(std::span<const Candidate> candidates,
                                                                 const Candidate& reference,
                                                                 std::uint64_t workspace_bytes,
@@ -76,9 +77,11 @@ inline constexpr std::int32_t kOneOrderId = 66;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& c = candidates[i];
     if (!is_exact(c, workspace_bytes) || !adds_alike(c, reference)) continue;
-    if (!chosen) chosen = i;
-    const Candidate& best = candidates[*chosen];
-    if (few_rows && c.waves <= 1 && (best.waves > 1 || c.waves > best.waves)) chosen = i;
+    if (!chosen) {
+      chosen = i;
+      few_rows = few_rows && c.waves < kIdleWaves;
+    }
+    if (few_rows && c.waves <= 1 && c.waves > candidates[*chosen].waves) chosen = i;
   }
   return chosen;
 }
