@@ -40,10 +40,11 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (take(argv[i])) continue;
-    std::fprintf(stderr,
-                 "unknown argument %s: --device=cuda:N, --path=best|portable, --cublaslt=LIBRARY, --golden=DIR, "
-                 "--model=DIR\n",
-                 argv[i]);
+    std::fprintf(
+        stderr,
+        "unknown argument %s: --device=cuda:N, --path=best|portable, --cublaslt=LIBRARY, --golden=DIR, "
+        "--model=DIR\n",
+        argv[i]);
     return 2;
   }
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
