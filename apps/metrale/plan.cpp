@@ -30,6 +30,7 @@ struct PlanFlags {
   std::uint32_t max_seq_len = 0;
   std::uint32_t max_batch_size = 1;
   EngineFlags engine;
+  std::string device = "cpu";
   bool json = false;
 };
 
@@ -50,7 +51,8 @@ engine::MemoryPlanRequest plan_request(const PlanFlags& flags) {
                      .max_batch_size = flags.max_batch_size,
                      .max_batch_tokens = flags.engine.max_batch_tokens,
                      .block_size = flags.engine.block_size},
-          .compute = compute_type(flags.engine)};
+          .compute = compute_type(flags.engine),
+          .linear_workspace_bytes = flags.device == "cuda" ? gpu::kCudaLinearWorkspaceBytes : 0};
 }
 
 std::vector<quant::KvDtype> every_kv_dtype() {
@@ -237,6 +239,9 @@ Action add_plan(CLI::App& command) {
       ->check(CLI::Range(1U, 65'536U))
       ->capture_default_str();
   add_engine_flags(command, flags->engine, "Format of the KV cache, K:V, or all");
+  command.add_option("--device", flags->device, "Kind of device to plan for: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command.add_flag("--json", flags->json, "One JSON object");
   return [flags] { return plan(*flags); };
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +13,7 @@ namespace metrale::test {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 using Info = ProgramTest;
@@ -41,11 +44,17 @@ TEST_F(Info, WhatIsNoModelFailsWithItsName) {
   EXPECT_EQ(metrale({"info", dir.file("junk.safetensors")}).exit_code, 3);
 }
 
-TEST_F(Info, DevicesListsTheCpu) {
-  const json device = json::parse(metrale({"devices", "--json"}).out);
-  EXPECT_EQ(device["name"], "cpu");
-  EXPECT_GT(device["total_memory_bytes"].get<std::uint64_t>(), 1U << 20);
-  EXPECT_THAT(metrale({"devices"}).out, HasSubstr("cpu"));
+TEST_F(Info, DevicesListsTheCpuAndSaysWhatIsMissingForCuda) {
+  std::istringstream lines(metrale({"devices", "--json"}).out);
+  std::vector<json> devices;
+  for (std::string line; std::getline(lines, line);) devices.push_back(json::parse(line));
+
+  ASSERT_GE(devices.size(), 2U);
+  EXPECT_EQ(devices[0]["name"], "cpu");
+  EXPECT_GT(devices[0]["total_memory_bytes"].get<std::uint64_t>(), 1U << 20);
+  EXPECT_THAT(devices[1]["name"].get<std::string>(), testing::StartsWith("cuda"));
+  if (devices[1]["total_memory_bytes"] == 0) EXPECT_NE(devices[1]["unavailable"], "");
+  EXPECT_THAT(metrale({"devices"}).out, AllOf(HasSubstr("cpu"), HasSubstr("cuda")));
 }
 
 }  // namespace

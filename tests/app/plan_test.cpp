@@ -30,6 +30,15 @@ struct Plan : ProgramTest {
   }
 };
 
+TEST_F(Plan, ForCudaCountsWhatLibrariesWorkIn) {
+  const auto buffers = [this](const char* device) {
+    return document({"--memory", "1G", "--device", device})["arena"]["buffers"];
+  };
+  EXPECT_EQ(buffers("cuda")["linear_workspace"], 32 << 20);
+  EXPECT_EQ(buffers("cpu")["linear_workspace"], 0);
+  EXPECT_EQ(plan({"--memory", "1G", "--device", "tpu"}).exit_code, 2);
+}
+
 TEST_F(Plan, FiguresAreThoseThatAGenerationReports) {
   const std::vector<std::string> limits{"--max-seq-len",      "200", "--max-batch-size", "1",
                                         "--max-batch-tokens", "40",  "--block-size",     "32"};
