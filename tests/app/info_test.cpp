@@ -53,7 +53,9 @@ TEST_F(Info, DevicesListsTheCpuAndSaysWhatIsMissingForCuda) {
   EXPECT_EQ(devices[0]["name"], "cpu");
   EXPECT_GT(devices[0]["total_memory_bytes"].get<std::uint64_t>(), 1U << 20);
   EXPECT_THAT(devices[1]["name"].get<std::string>(), testing::StartsWith("cuda"));
-  if (devices[1]["total_memory_bytes"] == 0) EXPECT_NE(devices[1]["unavailable"], "");
+  if (devices[1]["total_memory_bytes"] == 0) {
+    EXPECT_NE(devices[1]["unavailable"], "");
+  }
   EXPECT_THAT(metrale({"devices"}).out, AllOf(HasSubstr("cpu"), HasSubstr("cuda")));
 }
 
