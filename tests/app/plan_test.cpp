@@ -35,7 +35,7 @@ TEST_F(Plan, ForCudaCountsWhatLibrariesWorkIn) {
     return document({"--memory", "1G", "--device", device})["arena"]["buffers"];
   };
   EXPECT_EQ(buffers("cuda")["linear_workspace"], 32 << 20);
-  EXPECT_EQ(buffers("cpu")["linear_workspace"], 0);
+  EXPECT_FALSE(buffers("cpu").contains("linear_workspace"));
   EXPECT_EQ(plan({"--memory", "1G", "--device", "tpu"}).exit_code, 2);
 }
 
