@@ -38,6 +38,12 @@ struct Decoder::Kernels {
       flashinfer.emplace(gpu, kernels::kFlashInferDecode);
   }
 
+  // FlashInfer serves one token a sequence over the whole context.
+  [[nodiscard]] const gpu::BoundKernel<kernels::AttentionArgs>& attention_of(bool single_tokens,
+                                                                             std::uint32_t window) const {
+    return flashinfer && single_tokens && window == 0 ? *flashinfer : attention;
+  }
+
   gpu::BoundKernel<kernels::EmbeddingArgs> embedding;
   gpu::BoundKernel<kernels::RmsNormArgs> rms_norm;
   gpu::BoundKernel<kernels::RopeTableArgs> rope_table;

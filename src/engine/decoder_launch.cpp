@@ -217,9 +217,8 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                      .k_format = dtype.k,
                                      .v_format = dtype.v,
                                      .reserved = 0});
-  // FlashInfer serves the steps of graphs, which have one token a sequence, over the whole context.
-  const bool foreign = kernels_->flashinfer && has_tokens_ && config_->layer_windows[layer] == 0;
-  const auto& attention = foreign ? *kernels_->flashinfer : kernels_->attention;
+  // A step of a graph has one token a sequence.
+  const auto& attention = kernels_->attention_of(has_tokens_, config_->layer_windows[layer]);
   attention(stream_.ref(), {.counts = step_address(layout_.counts),
                             .q = q.address(),
                             .out = arena_.ptr(&ArenaSizes::attn_output).address(),
