@@ -63,11 +63,11 @@ std::byte* HostMemory::acquire(std::size_t bytes, std::size_t padding) {
     }
     if (bytes <= available) in_use_bytes_ += bytes;
   }
-  const auto padded = try_add(bytes, padding);
   if (bytes <= available) {
-    std::byte* const block = padded ? acquire_block(*padded) : nullptr;
-    const bool placed = block != nullptr && placement_.place(block, *padded);
-    if (block != nullptr && !placed) release_block(block, *padded);
+    const std::size_t padded = try_add(bytes, padding).value_or(0);  // 0: more than there can be
+    std::byte* const block = padded != 0 ? acquire_block(padded) : nullptr;
+    const bool placed = block != nullptr && placement_.place(block, padded);
+    if (block != nullptr && !placed) release_block(block, padded);
     if (placed) {
       if constexpr (kChecks) std::memset(block, kPoison, std::min<std::uint64_t>(bytes, kMaxPoisonBytes));
       return block;

@@ -94,7 +94,7 @@ ContextScope CudaBackend::enter() const {
         "a call to the CUDA backend", kErrorContextDestroyed,
         fmt::format("the context of cuda:{} was lost before; end the process", host_->facts().ordinal), true);
   }
-  return ContextScope(*host_, ContextScope::OnFailure::kThrow);
+  return ContextScope(*host_, ContextScope::OrThrow{});
 }
 
 // ---- memory
@@ -355,7 +355,7 @@ std::unique_ptr<gpu::GpuBackend> make_cuda_backend(std::shared_ptr<CudaHost> hos
                                                    const CudaBackendOptions& options,
                                                    const gpu::CudaKernelTable& kernels) {
   expects(host != nullptr, "make_cuda_backend: no host");
-  const cuda::ContextScope scope(*host, cuda::ContextScope::OnFailure::kThrow);
+  const cuda::ContextScope scope(*host, cuda::ContextScope::OrThrow{});
   // Not moved: where this throws, the scope still needs the host.
   return std::make_unique<cuda::CudaBackend>(host, options, kernels);
 }

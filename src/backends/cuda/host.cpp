@@ -57,7 +57,7 @@ CudaHost::CudaHost(std::shared_ptr<const Driver> driver, int ordinal) : driver_(
     std::size_t total = 0;
     check(driver_->device_total_memory(&total, device_), "cuDeviceTotalMem");
     total_bytes_ = total;
-    const cuda::ContextScope scope(*this, cuda::ContextScope::OnFailure::kThrow);
+    const cuda::ContextScope scope(*this, cuda::ContextScope::OrThrow{});
     check(driver_->stream_create(&default_stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
   } catch (...) {
     driver_->primary_release(device_);
@@ -74,7 +74,7 @@ CudaHost::~CudaHost() {
 }
 
 std::uint64_t CudaHost::free_bytes() const {
-  const cuda::ContextScope scope(*this, cuda::ContextScope::OnFailure::kThrow);
+  const cuda::ContextScope scope(*this, cuda::ContextScope::OrThrow{});
   std::size_t free = 0;
   std::size_t total = 0;
   check(driver_->memory_info(&free, &total), "cuMemGetInfo");

@@ -62,23 +62,14 @@ namespace cuda {
 // Makes the context current on this thread and gives back what was.
 class ContextScope {
  public:
-  enum class OnFailure {
-    kGoOn,   // for teardown: the calls that follow say so
-    kThrow,  // DeviceError; what was current stays
-  };
-  explicit ContextScope(const CudaHost& host, OnFailure on_failure = OnFailure::kGoOn) : host_(host) {
-    const auto check = [&](Result result, std::string_view call) {
-      if (on_failure == OnFailure::kThrow) {
-        host_.check(result, call);
-      } else {
-        host_.check_quietly(result, call);
-      }
-      return result == kSuccess;
-    };
-    const bool knows_previous = check(host_.driver().context_current(&previous_), "cuCtxGetCurrent");
-    if (knows_previous && previous_ == host_.context()) return;
-    const bool is_current = check(host_.driver().context_set_current(host_.context()), "cuCtxSetCurrent");
-    switched_ = knows_previous && is_current;
+  // For teardown: where it fails, the calls that follow say so.
+  explicit ContextScope(const CudaHost& host) noexcept : host_(host) {
+    switch_to([&](Result result, std::string_view call) { host_.check_quietly(result, call); });
+  }
+  // Throws DeviceError; what was current stays.
+  struct OrThrow {};
+  ContextScope(const CudaHost& host, OrThrow) : host_(host) {
+    switch_to([&](Result result, std::string_view call) { host_.check(result, call); });
   }
   ~ContextScope() {
     if (switched_) host_.check_quietly(host_.driver().context_set_current(previous_), "cuCtxSetCurrent");
@@ -87,6 +78,16 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
  private:
+  template <class Check>
+  void switch_to(const Check& check) {
+    const Result known = host_.driver().context_current(&previous_);
+    check(known, "cuCtxGetCurrent");
+    if (known == kSuccess && previous_ == host_.context()) return;
+    const Result set = host_.driver().context_set_current(host_.context());
+    check(set, "cuCtxSetCurrent");
+    switched_ = known == kSuccess && set == kSuccess;
+  }
+
   const CudaHost& host_;
   Context previous_ = nullptr;
   bool switched_ = false;
