@@ -41,7 +41,7 @@ collect() {
 # Nothing but the bundle, glibc and an empty /tmp: a missing library shows here and not on the GPU machine.
 check_in_empty_root() {
   unshare --user --map-root-user --mount --pid --fork true 2>/dev/null || {
-    echo "gpu_bundle: namespaces are not allowed here: the bundle was not tried in an empty root" >&2
+    tried="not tried in an empty root, because namespaces are not allowed here"
     return
   }
   local root
@@ -73,6 +73,7 @@ collect
 XZ_OPT='-T0 -6' tar -cJf "$archive" -C "$out" metrale-gpu
 size=$(stat -c %s "$archive")
 ((size <= max_bytes)) || die "$archive has $size bytes, more than $max_bytes"
+tried="runs in an empty root"
 check_in_empty_root
-echo "gpu_bundle: $archive, $((size >> 10)) KiB, runs in an empty root; on the GPU machine:" >&2
+echo "gpu_bundle: $archive, $((size >> 10)) KiB, $tried; on the GPU machine:" >&2
 echo "gpu_bundle:   tar -xJf metrale-gpu.tar.xz && python3 metrale-gpu/gpu_check.py --out gpu_check.json" >&2

@@ -45,6 +45,14 @@ SANITIZER_SUITES = {
 }
 
 
+def output_of(command):
+    """What a command prints; nothing where it is not there."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+
+
 def find_library(name):
     """The path of a library of the toolkit: of the loader, a toolkit, or a Python package."""
     patterns = [f"/usr/local/cuda*/lib64/{name}", f"/usr/local/cuda*/targets/x86_64-linux/lib/{name}",
@@ -53,7 +61,7 @@ def find_library(name):
         found = sorted(glob.glob(pattern))
         if found:
             return found[-1]
-    cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    cache = output_of(["ldconfig", "-p"]) or output_of(["/sbin/ldconfig", "-p"])
     for line in cache.splitlines():
         if line.strip().startswith(name + " "):
             return line.rsplit("=>", 1)[1].strip()
@@ -62,9 +70,8 @@ def find_library(name):
 
 def query_gpu():
     fields = "name,driver_version,memory.total,power.limit"
-    run = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True,
-                         text=True, check=False)
-    return dict(zip(fields.split(","), map(str.strip, run.stdout.splitlines()[0].split(",")))) if run.stdout else {}
+    lines = output_of(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]).splitlines()
+    return dict(zip(fields.split(","), map(str.strip, lines[0].split(",")))) if lines else {}
 
 
 class Check:
@@ -72,6 +79,7 @@ class Check:
         self.arguments = arguments
         self.rows = []
         self.failures = []
+        self.skipped = []
         self.log = open(arguments.log, "w+", encoding="utf-8", errors="replace")
         self.cublaslt = arguments.cublaslt or find_library("libcublasLt.so.13") or find_library("libcublasLt.so.12")
 
@@ -127,9 +135,10 @@ class Check:
             return
         cases = [case for suite_ in results["testsuites"] for case in suite_["testsuite"]]
         failed = [f"{case['classname']}.{case['name']}" for case in cases if case.get("failures")]
-        skipped = sum(case.get("result") == "SKIPPED" for case in cases)
-        passed = len(cases) - len(failed) - skipped
-        self.say(f"{label}: {passed} passed, {skipped} skipped, {len(failed)} failed, {seconds:.0f} s")
+        skipped = [f"{case['classname']}.{case['name']}" for case in cases if case.get("result") == "SKIPPED"]
+        self.skipped += [f"{label}: {name}" for name in skipped]
+        passed = len(cases) - len(failed) - len(skipped)
+        self.say(f"{label}: {passed} passed, {len(skipped)} skipped, {len(failed)} failed, {seconds:.0f} s")
         self.rows.append({"name": label, "metric": "tests passed", "value": passed, "unit": f"of {len(cases)}"})
         for name in failed:
             self.fail(f"{label}: {name}")
@@ -198,6 +207,7 @@ class Check:
                           f"cuBLASLt {Path(self.cublaslt).name if self.cublaslt else 'absent'}. "
                           + (benchmark["conditions"] if benchmark else ""),
             "failures": self.failures,
+            "skipped": self.skipped,
             "rows": self.rows + (benchmark["rows"] if benchmark else []),
         }
 

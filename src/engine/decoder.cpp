@@ -224,7 +224,6 @@ std::uint32_t Decoder::fill_table_deltas() {
       gpu_->copy_h2d_async(arena_.ptr(&ArenaSizes::block_tables).offset(at * 4),
                            std::as_bytes(std::span(&host_tables_[at], delta.count)), stream_.ref());
     }
-    deltas_.clear();
     return 0;
   }
   auto* entries = reinterpret_cast<std::uint32_t*>(host_step_.data() + layout_.delta_entries);
@@ -236,7 +235,6 @@ std::uint32_t Decoder::fill_table_deltas() {
       blocks[count] = host_tables_[entries[count]];
     }
   }
-  deltas_.clear();
   return count;
 }
 
@@ -245,19 +243,28 @@ void Decoder::run(std::span<const StepSequence> batch) {
   wait();  // the last step's copy reads the staging buffer
   const bool single_tokens = std::ranges::all_of(
       batch, [](const StepSequence& s) { return s.tokens.size() == 1 && s.logit_rows == 1; });
-  const auto seqs = static_cast<std::uint32_t>(batch.size());
   has_tokens_ = single_tokens && options_.use_graphs;
   in_flight_ = true;
   if (has_tokens_) {
-    const std::uint32_t bucket = bucket_for(seqs, limits_.max_batch_size);
-    layout_ = kernels::step_layout(bucket, bucket, bucket);
-    fill_step(batch);
-    launch_graph(bucket);
-    return;
+    run_graph(batch);
+  } else {
+    run_kernels(batch);
   }
+  // Only now: what a step that failed did not bring to the device goes with the next one.
+  deltas_.clear();
+}
+
+void Decoder::run_graph(std::span<const StepSequence> batch) {
+  const std::uint32_t bucket = bucket_for(static_cast<std::uint32_t>(batch.size()), limits_.max_batch_size);
+  layout_ = kernels::step_layout(bucket, bucket, bucket);
+  fill_step(batch);
+  launch_graph(bucket);
+}
+
+void Decoder::run_kernels(std::span<const StepSequence> batch) {
   std::uint32_t tokens = 0;
   for (const StepSequence& sequence : batch) tokens += static_cast<std::uint32_t>(sequence.tokens.size());
-  layout_ = kernels::step_layout(tokens, seqs, largest_.max_deltas);
+  layout_ = kernels::step_layout(tokens, static_cast<std::uint32_t>(batch.size()), largest_.max_deltas);
   fill_step(batch);
   launch_step(round_up(tokens, kRowTile), std::min(round_up(logit_rows_, kRowTile), max_logit_rows_));
 }

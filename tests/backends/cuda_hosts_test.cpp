@@ -165,5 +165,22 @@ TEST_F(CudaHosts, LackOfDeviceMemorySaysWhatIsFreeAndTheTotal) {
                                       testing::HasSubstr("1073741824")));
 }
 
+TEST_F(CudaHosts, TheSharedDefaultStreamDoesNotCapture) {
+  const auto gpu = open_on(0);
+  EXPECT_THROW(gpu->begin_capture(gpu->default_stream()), InvalidArgument);
+  EXPECT_FALSE(gpu->stream_is_capturing(gpu->default_stream()));
+  EXPECT_NO_THROW(gpu->synchronize(gpu->default_stream()));
+}
+
+TEST_F(CudaHosts, ABackendThatEndsInACaptureLeavesTheDeviceUsable) {
+  const auto host = open_fake_host(0);
+  {
+    const auto gpu = backends::make_cuda_backend(host, {}, fake_cuda_kernels());
+    gpu->begin_capture(gpu->create_stream());
+  }
+  const auto gpu = backends::make_cuda_backend(host, {}, fake_cuda_kernels());
+  EXPECT_EQ(append_on(*gpu, 5), 5U);
+}
+
 }  // namespace
 }  // namespace metrale::test

@@ -37,6 +37,15 @@ TEST_F(CudaLaunches, ErrorsNameKernelShapeAndResultAndCostNothingElse) {
   EXPECT_NO_THROW(gpu->synchronize(gpu->default_stream()));
 }
 
+TEST_F(CudaLaunches, AKernelIsLoadedWhereItIsLookedUpAndNotAtItsLaunch) {
+  fake_cuda().forget_calls();
+  const gpu::KernelHandle scale = gpu->kernel("test_vector", "scale");
+  EXPECT_EQ(fake_cuda().calls("cuFuncLoad"), 1);
+  static_cast<void>(gpu->kernel("test_vector", "scale"));
+  EXPECT_EQ(fake_cuda().calls("cuFuncLoad"), 1);
+  EXPECT_FALSE(scale.is_null());
+}
+
 TEST_F(CudaLaunches, EmptyGridIsNotLaunched) {
   fake_cuda().forget_calls();
   launch_empty({.grid = {0}, .block = {32}});

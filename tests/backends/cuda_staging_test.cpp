@@ -53,15 +53,16 @@ TEST_F(CudaStaging, FirstUseOfAModuleDoesNotWaitForABlockedStream) {
   gpu->synchronize(gpu->default_stream());
 }
 
-TEST_F(CudaStaging, FirstUseOfAModuleDoesNotHarmACaptureOnTheDefaultStream) {
+TEST_F(CudaStaging, FirstUseOfAModuleDoesNotHarmACapture) {
   const gpu::DeviceBuffer word(*gpu, 8);
+  const gpu::Stream stream = gpu::make_stream(*gpu);
   gpu->memset_blocking(word.ptr(), 0, 8);
-  gpu::CaptureScope capture(*gpu, gpu->default_stream());
-  launch(*gpu, kernels::kAppend, gpu->default_stream(),
+  gpu::CaptureScope capture(*gpu, stream.ref());
+  launch(*gpu, kernels::kAppend, stream.ref(),
          kernels::AppendArgs{.value = word.ptr().address(), .number = 1});
   const gpu::Graph graph = capture.finish();
-  EXPECT_NO_THROW(gpu->launch_graph(graph.ref(), gpu->default_stream()));
-  gpu->synchronize(gpu->default_stream());
+  EXPECT_NO_THROW(gpu->launch_graph(graph.ref(), stream.ref()));
+  gpu->synchronize(stream.ref());
 }
 
 TEST_F(CudaStaging, PiecesAreUsedAgain) {

@@ -102,6 +102,8 @@ class Decoder {
   };
 
   void check(std::span<const StepSequence> batch) const;
+  void run_graph(std::span<const StepSequence> batch);
+  void run_kernels(std::span<const StepSequence> batch);
   void fill_step(std::span<const StepSequence> batch);
   [[nodiscard]] std::uint32_t fill_table_deltas();
   void launch_graph(std::uint32_t bucket);

@@ -7,7 +7,8 @@
 // Failures: a kernel or copy that fails on its stream makes that stream (and every stream or event that
 // waited on it) failed for good: later work there is skipped, and synchronize, event_synchronize, event_query
 // and copy_d2h_on_stream throw the first error, a DeviceError. destroy_stream is the only cure. Without
-// capabilities().isolated_failures all streams fail so; after DeviceError::context_lost() every call does.
+// capabilities().isolated_failures every stream of the backend throws it, work that was enqueued may still
+// run, and a new backend is the cure; after DeviceError::context_lost() every call throws.
 // Handles and addresses that are dead or foreign throw InvalidArgument. A copy or memset of zero bytes does
 // nothing; one that leaves its allocation throws InvalidArgument where the backend can see it.
 #pragma once
@@ -142,7 +143,8 @@ class GpuBackend {
 
   // ---- graphs (capabilities().graphs)
   // From here until end_capture, work on `stream` is recorded and not run; other streams join by waiting on
-  // an event recorded in the capture, and must be joined back before it ends. Blocking calls on a capturing
+  // an event recorded in the capture, and must be joined back before it ends. A default stream that backends
+  // share cannot capture (InvalidArgument). Blocking calls on a capturing
   // stream throw InvalidArgument and leave the capture as it was.
   void begin_capture(StreamRef stream);
   // Throws InvalidArgument where `stream` did not begin a capture or joined streams were not joined back; the

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,13 @@ class CaptureBook {
     if (active_count_.load(std::memory_order_acquire) == 0) return false;
     const std::scoped_lock lock(mutex_);
     return active_.contains(stream);
+  }
+
+  [[nodiscard]] std::vector<StreamRef> capturing() const {
+    const std::scoped_lock lock(mutex_);
+    std::vector<StreamRef> streams;
+    for (const auto& [stream, capture] : active_) streams.push_back(stream);
+    return streams;
   }
 
   void begin(StreamRef stream) {

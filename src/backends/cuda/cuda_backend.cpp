@@ -64,6 +64,7 @@ CudaBackend::CudaBackend(std::shared_ptr<CudaHost> host, const CudaBackendOption
 
 CudaBackend::~CudaBackend() {
   const ContextScope scope(*host_);
+  for (const gpu::StreamRef stream : captures_.capturing()) do_abort_capture_if_active(stream);
   for (const auto& stream : streams_.all()) {
     host_->tear_down([&] { return host_->driver().stream_synchronize(stream->handle()); },
                      "cuStreamSynchronize");
@@ -221,6 +222,9 @@ void CudaBackend::do_bind_to_thread() {
 void CudaBackend::do_begin_capture(gpu::StreamRef stream) {
   const ContextScope scope = enter();
   const auto target = streams_.find(stream);
+  expects(stream != default_stream_,
+          "begin_capture on the default stream, which other backends of the device use too: capture on a "
+          "stream of your own");
   captures_.begin(stream);
   // Other streams and other threads go on meanwhile.
   const Result result = host_->driver().stream_begin_capture(target->handle(), kCaptureRelaxed);

@@ -44,10 +44,10 @@ CudaDevice describe_device(const Driver& driver, int ordinal) {
 }  // namespace
 
 CudaHost::CudaHost(std::shared_ptr<const Driver> driver, int ordinal) : driver_(std::move(driver)) {
+  facts_.ordinal = ordinal;  // first: errors name it
   check(driver_->device_get(&device_, ordinal), "cuDeviceGet");
   check(driver_->primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
   try {
-    facts_.ordinal = ordinal;
     facts_.compute_major = attribute(*this, device_, cuda::kAttributeComputeMajor);
     facts_.compute_minor = attribute(*this, device_, cuda::kAttributeComputeMinor);
     facts_.sm_count = static_cast<std::uint32_t>(attribute(*this, device_, cuda::kAttributeMultiprocessors));

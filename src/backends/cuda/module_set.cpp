@@ -96,7 +96,13 @@ DriverFunction ModuleSet::function(std::string_view module, std::string_view sym
   DriverFunction function = nullptr;
   const Result result =
       host_.driver().module_function(&function, find(module, symbol), std::string(symbol).c_str());
-  if (result == kSuccess) return function;
+  if (result == kSuccess) {
+    // Else its first launch would load it, and wait for whatever runs.
+    if (host_.driver().function_load != nullptr) {
+      host_.check(host_.driver().function_load(function), "cuFuncLoad");
+    }
+    return function;
+  }
   if (result != kErrorNotFound) {
     host_.fail(result, fmt::format("cuModuleGetFunction of {}::{}", module, symbol));
   }

@@ -204,6 +204,38 @@ TEST_F(EngineTest, SteadyDecodeAllocatesNothingAndWaitsOnceAStep) {
   EXPECT_EQ(after.launches, before.launches);
 }
 
+// Whatever call of a step fails once, the step can be taken again, and no token shows it: not in prompts, nor
+// in the first decode step with its capture, nor in a replay that begins a block.
+TEST_F(EngineTest, AStepThatFailedIsTakenAgain) {
+  options.block_size = 16;
+  const auto prompt = Tokens{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+  const Tokens expected = EngineHarness(dir.path(), options).generate({greedy(prompt, 6)}).front();
+  for (const gpu::FaultPoint point : {gpu::FaultPoint::kCopy, gpu::FaultPoint::kLaunch,
+                                      gpu::FaultPoint::kStream, gpu::FaultPoint::kSynchronize}) {
+    bool failed = true;
+    for (std::uint64_t nth = 1; failed; ++nth) {
+      const auto gpu = make_backend();
+      const auto fault = gpu::make_fault_backend(*gpu);
+      const SteadyClock clock;
+      engine::Engine engine(*fault, dir.path(), options, clock);
+      engine.submit(greedy(prompt, 6));
+      fault->fail_nth(point, nth);
+      Tokens tokens;
+      failed = false;
+      while (!engine.idle()) {
+        try {
+          for (const engine::StepEvent& event : engine.step()) {
+            if (event.token) tokens.push_back(*event.token);
+          }
+        } catch (const DeviceError&) {
+          failed = true;
+        }
+      }
+      ASSERT_EQ(tokens, expected) << "call " << nth << " of kind " << static_cast<int>(point);
+    }
+  }
+}
+
 TEST_F(EngineTest, NothingIsLeftOnTheBackendAfterTheEngineIsGone) {
   EngineHarness harness(dir.path(), options);
   const auto gpu = make_backend();
