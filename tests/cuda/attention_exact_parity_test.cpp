@@ -20,6 +20,7 @@ const std::vector<AttentionShape>& exact_shapes() {
       {.num_q_heads = 2, .num_kv_heads = 2, .head_dim = 192, .type = ElementType::kBf16},
       {.num_q_heads = 16, .num_kv_heads = 1, .head_dim = 256, .type = ElementType::kBf16},
       {.num_q_heads = 8, .num_kv_heads = 1, .head_dim = 128, .type = ElementType::kBf16, .window = 33},
+      {.num_q_heads = 6, .num_kv_heads = 3, .head_dim = 64, .type = ElementType::kBf16, .window = 150},
       {.num_q_heads = 4, .num_kv_heads = 2, .head_dim = 96, .type = ElementType::kBf16, .window = 530},
       {.num_q_heads = 8, .num_kv_heads = 2, .head_dim = 80, .v_format = KvFormat::kFp32},
       {.num_q_heads = 7, .num_kv_heads = 1, .head_dim = 17, .type = ElementType::kF16},

@@ -216,6 +216,21 @@ TEST_P(CudaAttention, GivesTheValueOfAnOverwhelmingKey) {
   }
 }
 
+// Whole parts and splits of scores that overflow to minus infinity weigh nothing.
+TEST_P(CudaAttention, GivesNoWeightToScoresOfMinusInfinity) {
+  for (const ElementType type : {ElementType::kBf16, ElementType::kF32}) {
+    const AttentionShape shape{.num_q_heads = 1, .head_dim = 8, .type = type};
+    auto sequences = random_sequences(13, shape, {{1300, 1}});
+    std::fill_n(sequences[0].q.end() - 8, 8, 1e20F);
+    std::fill_n(sequences[0].k.begin(), 1280 * 8, -1e20F);
+    std::fill_n(&sequences[0].k[1290 * 8], 8, 100.0F);
+
+    const auto out = device_attention(shape, sequences, {{1300, 1}}, how()).floats();
+
+    EXPECT_EQ(out, std::vector<float>(&sequences[0].v[1290 * 8], &sequences[0].v[1291 * 8]));
+  }
+}
+
 // Scores of hundreds: weights neither overflow nor vanish.
 TEST_P(CudaAttention, SurvivesLargeScores) {
   for (const ElementType type : {ElementType::kBf16, ElementType::kF32}) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -20,6 +21,7 @@ constexpr std::uint32_t kWarp = 32;
 constexpr std::uint32_t kStaticBytes = 2048;    // shared memory that the kernels declare themselves, at most
 constexpr std::uint32_t kGenericPerSm = 4;      // blocks of the generic kernels
 constexpr std::uint32_t kCombinePerSm = 16;     // blocks of the combine kernel
+constexpr std::uint32_t kSplitPerSm = 2;        // blocks of the split kernels, by their registers
 constexpr std::uint32_t kMaxPrefillPerSm = 2;   // blocks of the prefill kernels, by their registers
 constexpr std::uint32_t kReservedBytes = 1024;  // shared memory that the system takes for each block
 
@@ -65,17 +67,17 @@ class PagedAttention {
   }
 
  private:
-  // As many warps as the device's shared memory holds, at most kMaxAttentionWarps.
-  [[nodiscard]] std::uint32_t warps(std::uint32_t block_bytes, std::uint32_t warp_bytes) const {
+  // As many warps as the device's shared memory holds, at most `most`.
+  [[nodiscard]] std::uint32_t warps(std::uint32_t block_bytes, std::uint32_t warp_bytes,
+                                    std::uint32_t most) const {
     const std::uint32_t taken = block_bytes + kStaticBytes;
     const std::uint32_t room = device_.max_shared_bytes > taken ? device_.max_shared_bytes - taken : 0;
-    return std::clamp<std::uint32_t>(room / warp_bytes, 1, kMaxAttentionWarps);
+    return std::clamp<std::uint32_t>(room / warp_bytes, 1, most);
   }
-  // `per_sm`: the most blocks that are worth having on one multiprocessor.
+  // A block of `count` warps. `per_sm`: the most blocks that are worth having on one multiprocessor.
   [[nodiscard]] Launch tensor(gpu::CudaKernelContext& context, std::string_view symbol,
-                              std::uint32_t block_bytes, std::uint32_t warp_bytes,
+                              std::uint32_t block_bytes, std::uint32_t warp_bytes, std::uint32_t count,
                               std::uint32_t per_sm) const {
-    const std::uint32_t count = warps(block_bytes, warp_bytes);
     const std::uint32_t bytes = block_bytes + count * warp_bytes;
     const std::uint32_t fit = device_.max_shared_bytes / (bytes + kStaticBytes + kReservedBytes);
     return {context.function("attention", symbol, bytes),
@@ -87,8 +89,13 @@ class PagedAttention {
   [[nodiscard]] Pair tensor_pair(gpu::CudaKernelContext& context, std::string_view split,
                                  std::string_view prefill) const {
     using Geometry = TensorGeometry<kDim>;
-    return {tensor(context, split, 0, Geometry::kSplitWarpBytes, 1),
-            tensor(context, prefill, Geometry::kPrefillBytes, Geometry::kPrefillWarpBytes,
+    // The warps of a split kernel share its parts evenly.
+    static_assert(std::has_single_bit(kSplitParts));
+    const std::uint32_t split_warps = std::bit_floor(warps(0, Geometry::kSplitWarpBytes, kSplitParts));
+    const std::uint32_t prefill_warps =
+        warps(Geometry::kPrefillBytes, Geometry::kPrefillWarpBytes, kMaxAttentionWarps);
+    return {tensor(context, split, 0, Geometry::kSplitWarpBytes, split_warps, kSplitPerSm),
+            tensor(context, prefill, Geometry::kPrefillBytes, Geometry::kPrefillWarpBytes, prefill_warps,
                    kDim <= 64 ? kMaxPrefillPerSm : 1)};
   }
   [[nodiscard]] Launch generic(gpu::CudaKernelContext& context, std::string_view symbol) const {

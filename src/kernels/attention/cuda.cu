@@ -10,15 +10,15 @@ using namespace metrale::kernels;
 
 extern __shared__ __align__(128) std::byte attention_shared[];
 
-extern "C" __global__ void __launch_bounds__(kMaxAttentionWarps * 32)
+extern "C" __global__ void __launch_bounds__(kSplitParts * 32, 2)
     attention_split_64(const __grid_constant__ AttentionArgs a) {
   device::split_kernel<64>(a, attention_shared);
 }
-extern "C" __global__ void __launch_bounds__(kMaxAttentionWarps * 32)
+extern "C" __global__ void __launch_bounds__(kSplitParts * 32, 2)
     attention_split_128(const __grid_constant__ AttentionArgs a) {
   device::split_kernel<128>(a, attention_shared);
 }
-extern "C" __global__ void __launch_bounds__(kMaxAttentionWarps * 32)
+extern "C" __global__ void __launch_bounds__(kSplitParts * 32, 2)
     attention_split_256(const __grid_constant__ AttentionArgs a) {
   device::split_kernel<256>(a, attention_shared);
 }

@@ -10,7 +10,7 @@ namespace metrale::kernels::device {
 
 constexpr std::uint32_t kLaneDims = kAttentionMaxHeadDim / kWarp;  // lane l holds dimensions l, l + 32, …
 
-// A row over the keys of a split: maximum (times log2 e), sum and weighted values.
+// A row over the keys of a part, a split or all: maximum (times log2 e), sum and weighted values.
 struct RowState {
   float values[kLaneDims];
   float max;
@@ -23,6 +23,19 @@ struct RowState {
     sum = 0;
   }
 };
+
+// Folds the next part or split into what came before; the first one is the result as it is.
+__device__ __forceinline__ void take_next(RowState& total, const RowState& next, bool is_first) {
+  if (is_first) {
+    total = next;
+    return;
+  }
+  const Fold factors = fold(total.max, total.sum, next.max, next.sum);
+#pragma unroll
+  for (std::uint32_t k = 0; k < kLaneDims; ++k) {
+    total.values[k] = fold_value(factors, total.values[k], next.values[k]);
+  }
+}
 
 // Rows [first, first + 8) of one sequence and KV head; row `warp` of them belongs to that warp.
 struct BlockRows {
@@ -72,9 +85,23 @@ class GenericBlock {
     __syncwarp();
   }
 
-  // The keys of the split that starts at `start`. All threads of the block call it.
-  __device__ void attend(std::uint32_t start, RowState& state) const {
-    const std::uint32_t end = min(rows_.seen.end, start + kAttentionSplitTokens);
+  // The split that starts at `start`: its parts, folded in order. All threads of the block call it.
+  __device__ void attend_split(std::uint32_t start, RowState& split) const {
+    split.clear();
+    for (std::uint32_t part = start; part < start + kAttentionSplitTokens; part += kPartTokens) {
+      if (!rows_.seen.meets(part, part + kPartTokens)) continue;
+      RowState state;
+      attend_part(part, state);
+      if (!rows_.own.meets(part, part + kPartTokens)) continue;
+      take_next(split, state, max(rows_.own.begin, start) >= part);
+    }
+  }
+
+ private:
+  // The keys of the part that starts at `start`.
+  __device__ void attend_part(std::uint32_t start, RowState& state) const {
+    state.clear();
+    const std::uint32_t end = min(rows_.seen.end, start + kPartTokens);
     std::uint32_t tile = max(rows_.seen.begin, start) / kSoftmaxTile * kSoftmaxTile;
     for (; tile < end; tile += kSoftmaxTile) {
       __syncthreads();  // everyone is done with the tile before
@@ -88,7 +115,6 @@ class GenericBlock {
     }
   }
 
- private:
   [[nodiscard]] __device__ bool sees(std::uint32_t key) const {
     return key >= rows_.own.begin && key < rows_.own.end;
   }
@@ -173,8 +199,7 @@ __device__ __forceinline__ void generic_split_kernel(const AttentionArgs& a, flo
     const BlockRows rows(a, s, item % a.num_kv_heads, first);
     if (!rows.seen.meets(start, start + kAttentionSplitTokens)) return;
     RowState state;
-    state.clear();
-    GenericBlock(a, seq, rows, shared).attend(start, state);
+    GenericBlock(a, seq, rows, shared).attend_split(start, state);
     if (!rows.own.meets(start, start + kAttentionSplitTokens)) return;
     float* to = workspace_row(a, rows.row, rows.head, split);
     const std::uint32_t lane = threadIdx.x % kWarp;
@@ -199,18 +224,9 @@ __device__ __forceinline__ void generic_rows(const AttentionArgs& a, std::uint32
   std::uint32_t start = rows.seen.begin / kAttentionSplitTokens * kAttentionSplitTokens;
   for (; start < rows.seen.end; start += kAttentionSplitTokens) {
     RowState state;
-    state.clear();
-    block.attend(start, state);
+    block.attend_split(start, state);
     if (!rows.own.meets(start, start + kAttentionSplitTokens)) continue;
-    if (rows.own.begin >= start) {
-      total = state;
-      continue;
-    }
-    const Fold factors = fold(total.max, total.sum, state.max, state.sum);
-#pragma unroll
-    for (std::uint32_t k = 0; k < kLaneDims; ++k) {
-      total.values[k] = fold_value(factors, total.values[k], state.values[k]);
-    }
+    take_next(total, state, rows.own.begin >= start);
   }
   if (!rows.exists()) return;
   const std::uint64_t at = std::uint64_t{rows.row} * a.out_stride + std::uint64_t{rows.head} * a.head_dim;

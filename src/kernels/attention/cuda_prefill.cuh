@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of many rows on tensor cores (prefill): the warps of a block take 16 rows each, share every stage
-// of keys and values, walk through all splits and fold them as they come.
+// of keys and values, walk through all parts and fold them into splits, and these into totals, as they come.
 #pragma once
 
 #include "kernels/attention/cuda_tensor.cuh"
@@ -66,45 +66,67 @@ class StageLoader {
   const std::uint32_t head_dim_;
 };
 
-// The totals of a warp's rows: maxima and sums in registers, values in shared memory, where each lane keeps
-// its own.
+// Which of a lane's rows see a range of keys, and which of them see nothing of their unit before it.
+struct Taking {
+  bool seen[2];
+  bool first[2];
+
+  // Keys [start, start + tokens) of the unit that starts at `unit`.
+  __device__ Taking(const TileSpans& spans, std::uint32_t unit, std::uint32_t start, std::uint32_t tokens) {
+    for (int i = 0; i < 2; ++i) {
+      seen[i] = spans.own[i].meets(start, start + tokens);
+      first[i] = max(spans.own[i].begin, unit) >= start;
+    }
+  }
+};
+
+// What a warp's rows have of a split, or of all splits: maxima and sums in registers, values in memory, where
+// each lane keeps its own.
 template <std::uint32_t kDim>
 class Totals {
  public:
-  __device__ explicit Totals(std::byte* room)
-      : values_(reinterpret_cast<float4*>(room) + threadIdx.x % kWarp) {}
+  // `values`: of this lane [kDim / 8], `stride` apart.
+  __device__ Totals(float4* values, std::uint32_t stride) : values_(values), stride_(stride) {}
 
-  // Folds in the split that starts at `start`, for the rows that see it.
-  __device__ __forceinline__ void add(const TileSpans& spans, std::uint32_t start,
-                                      const SplitState<kDim>& state) {
-    bool seen[2];
-    bool first[2];
+  // Folds in the next part.
+  __device__ __forceinline__ void add(const Taking& taking, const PartState<kDim>& state) {
+    const float sum[2] = {state.row_sum(0), state.row_sum(1)};
     Fold factors[2];
+    fold_rows(taking, state.max, sum, factors);
+    const bool all_first = all(taking.seen[0] && taking.first[0] && taking.seen[1] && taking.first[1]);
+    const bool all_later = all(taking.seen[0] && !taking.first[0] && taking.seen[1] && !taking.first[1]);
+    if (all_first) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float sum = state.row_sum(i);
-      seen[i] = spans.own[i].meets(start, start + kAttentionSplitTokens);
-      first[i] = spans.own[i].begin >= start;
-      factors[i] = {1, 0};
-      if (seen[i] && first[i]) {
-        max_[i] = state.max[i];
-        sum_[i] = sum;
-      } else if (seen[i]) {
-        factors[i] = fold(max_[i], sum_[i], state.max[i], sum);
+      for (std::uint32_t n = 0; n < kDim / 8; ++n) {
+        const float(&v)[4] = state.values[n];
+        values_[n * stride_] = make_float4(v[0], v[1], v[2], v[3]);
+      }
+    } else if (all_later) {
+#pragma unroll
+      for (std::uint32_t n = 0; n < kDim / 8; ++n) {
+        const float(&v)[4] = state.values[n];
+        const float4 old = values_[n * stride_];
+        values_[n * stride_] =
+            make_float4(fold_value(factors[0], old.x, v[0]), fold_value(factors[0], old.y, v[1]),
+                        fold_value(factors[1], old.z, v[2]), fold_value(factors[1], old.w, v[3]));
+      }
+    } else {
+#pragma unroll
+      for (std::uint32_t n = 0; n < kDim / 8; ++n) {
+        const float(&v)[4] = state.values[n];
+        values_[n * stride_] =
+            take(taking, factors, values_[n * stride_], make_float4(v[0], v[1], v[2], v[3]));
       }
     }
-#pragma unroll
+  }
+
+  // Folds in the next split.
+  __device__ __forceinline__ void add(const Taking& taking, const Totals& split) {
+    Fold factors[2];
+    fold_rows(taking, split.max_, split.sum_, factors);
+#pragma unroll 8
     for (std::uint32_t n = 0; n < kDim / 8; ++n) {
-      const float4 old = values_[n * kWarp];
-      const float olds[4] = {old.x, old.y, old.z, old.w};
-      float next[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float value = state.values[n][e];
-        const float folded = fold_value(factors[e / 2], olds[e], value);
-        next[e] = !seen[e / 2] ? olds[e] : first[e / 2] ? value : folded;
-      }
-      values_[n * kWarp] = make_float4(next[0], next[1], next[2], next[3]);
+      values_[n * stride_] = take(taking, factors, values_[n * stride_], split.values_[n * split.stride_]);
     }
   }
 
@@ -119,9 +141,9 @@ class Totals {
       for (std::uint32_t n = 0; n < kDim / 8; ++n) {
         const std::uint32_t column = n * 8 + lane % 4 * 2;
         if (column >= a.head_dim) break;
-        const float4 all = values_[n * kWarp];
-        const std::uint16_t low = quant::float_to_bf16((i == 0 ? all.x : all.z) / sum_[i]);
-        const std::uint16_t high = quant::float_to_bf16((i == 0 ? all.y : all.w) / sum_[i]);
+        const float4 own = values_[n * stride_];
+        const std::uint16_t low = quant::float_to_bf16((i == 0 ? own.x : own.z) / sum_[i]);
+        const std::uint16_t high = quant::float_to_bf16((i == 0 ? own.y : own.w) / sum_[i]);
         if (aligned) {
           *reinterpret_cast<std::uint32_t*>(out + column) = low | static_cast<std::uint32_t>(high) << 16;
         } else {
@@ -133,7 +155,36 @@ class Totals {
   }
 
  private:
-  float4* const values_;  // [kDim / 8] of this lane, kWarp apart
+  [[nodiscard]] __device__ __forceinline__ static bool all(bool here) {
+    return __any_sync(kFullWarp, !here) == 0;
+  }
+  __device__ __forceinline__ void fold_rows(const Taking& taking, const float (&max)[2],
+                                            const float (&sum)[2], Fold (&factors)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      factors[i] = {1, 0};
+      if (taking.seen[i] && taking.first[i]) {
+        max_[i] = max[i];
+        sum_[i] = sum[i];
+      } else if (taking.seen[i]) {
+        factors[i] = fold(max_[i], sum_[i], max[i], sum[i]);
+      }
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ static float take(bool seen, bool first, const Fold& factors,
+                                                             float old, float value) {
+    return !seen ? old : first ? value : fold_value(factors, old, value);
+  }
+  [[nodiscard]] __device__ __forceinline__ static float4 take(const Taking& t, const Fold (&factors)[2],
+                                                              const float4& old, const float4& value) {
+    return make_float4(take(t.seen[0], t.first[0], factors[0], old.x, value.x),
+                       take(t.seen[0], t.first[0], factors[0], old.y, value.y),
+                       take(t.seen[1], t.first[1], factors[1], old.z, value.z),
+                       take(t.seen[1], t.first[1], factors[1], old.w, value.w));
+  }
+
+  float4* const values_;
+  const std::uint32_t stride_;
   float max_[2] = {};
   float sum_[2] = {};
 };
@@ -144,6 +195,7 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& a, std::uint32_
                                             const Span& seen, std::byte* shared, std::uint32_t* ids) {
   using Geometry = TensorGeometry<kDim>;
   constexpr std::uint32_t kKeys = Geometry::kStageKeys;
+  static_assert(kPartTokens % kKeys == 0);
   const std::uint32_t warp = threadIdx.x / kWarp;
   std::byte* own = shared + Geometry::kPrefillBytes + warp * Geometry::kPrefillWarpBytes;
   const StageLoader<kDim> loader(a, HeadBlocks(a, seq), tile.kv_head, shared_address(shared), ids, seen);
@@ -152,15 +204,19 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& a, std::uint32_
   loader.ask_ids(0, begin);
   close_copies();
   const TileSpans spans(a, tile);
-  const Queries<kDim> q(a, tile, shared_address(own) + Geometry::kTotalsBytes);
+  const Queries<kDim> q(a, tile, shared_address(own) + Geometry::kPrefillWarpBytes - Geometry::kQueryBytes);
   wait_copies<0>();
   __syncthreads();
   loader.ask_tokens(0, begin);
   loader.ask_ids(1, begin + kKeys);
   close_copies();
   const float scale_log2 = a.scale * kLog2E;
-  Totals<kDim> totals(own);
-  SplitState<kDim> state;
+  auto* const values = reinterpret_cast<float4*>(own) + threadIdx.x % kWarp;
+  float4 local[Geometry::kTotalsInShared ? 1 : kDim / 8];
+  Totals<kDim> of_split(values, kWarp);
+  Totals<kDim> totals(Geometry::kTotalsInShared ? values + Geometry::kValuesBytes / sizeof(float4) : local,
+                      Geometry::kTotalsInShared ? kWarp : 1);
+  PartState<kDim> state;
   state.clear();
   std::uint32_t stage = 0;
   for (std::uint32_t position = begin; position < seen.end; position += kKeys, ++stage) {
@@ -183,9 +239,16 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& a, std::uint32_
       take_values(state, weights, loader.values(stage) + key * Geometry::kRowBytes, spans, position + key,
                   partial);
     }
-    if (next % kAttentionSplitTokens == 0 || next >= seen.end) {
-      totals.add(spans, position / kAttentionSplitTokens * kAttentionSplitTokens, state);
+    const bool is_last = next >= seen.end;
+    const std::uint32_t split = position / kAttentionSplitTokens * kAttentionSplitTokens;
+    const std::uint32_t part = position / kPartTokens * kPartTokens;
+    if ((is_last || next % kPartTokens == 0) && spans.any.meets(part, part + kPartTokens)) {
+      of_split.add(Taking(spans, split, part, kPartTokens), state);
       state.clear();
+    }
+    if ((is_last || next % kAttentionSplitTokens == 0) &&
+        spans.any.meets(split, split + kAttentionSplitTokens)) {
+      totals.add(Taking(spans, 0, split, kAttentionSplitTokens), of_split);
     }
   }
   wait_copies<0>();

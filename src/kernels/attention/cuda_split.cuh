@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by splits on tensor cores (decode): a warp takes 16 rows of a sequence, a KV head and one split,
-// with a ring of tiles of its own, and leaves the result in the workspace.
+// Attention by splits on tensor cores (decode): a block takes 16 rows of a sequence, a KV head and one split,
+// each warp of it a part of the split with a ring of tiles of its own. The parts meet in shared memory, and
+// their fold goes to the workspace.
 #pragma once
 
 #include "kernels/attention/cuda_tensor.cuh"
 
 namespace metrale::kernels::device {
 
-// Asks for the tiles of keys and values of one item in turn, some ahead of their use.
+// Asks for the tiles of keys and values of one part in turn, some ahead of their use.
 template <std::uint32_t kDim>
 class TileRing {
  public:
@@ -81,52 +82,40 @@ class TileRing {
   std::uint32_t taken_ = 0;
 };
 
+// The state of a part, for all warps of the block.
 template <std::uint32_t kDim>
-__device__ __forceinline__ void write_split(const AttentionArgs& a, const RowTile& tile,
-                                            const TileSpans& spans, std::uint32_t split,
-                                            const SplitState<kDim>& state) {
+__device__ __forceinline__ void leave_part(float* room, const PartState<kDim>& state) {
+  using Geometry = TensorGeometry<kDim>;
   const unsigned lane = threadIdx.x % kWarp;
-  const std::uint32_t start = split * kAttentionSplitTokens;
-  const bool pairs = a.workspace % 8 == 0;
 #pragma unroll
   for (std::uint32_t i = 0; i < 2; ++i) {
-    const float sum = state.row_sum(static_cast<int>(i));
-    if (!spans.own[i].meets(start, start + kAttentionSplitTokens)) continue;
     const std::uint32_t row = lane / 4 + 8 * i;
-    float* to = workspace_row(a, tile.seq.first_row + tile.query(a, row), tile.head(a, row), split);
+    const float sum = state.row_sum(static_cast<int>(i));
     if (lane % 4 == 0) {
-      to[0] = state.max[i];
-      to[1] = sum;
+      room[Geometry::kPartMaxima + row] = state.max[i];
+      room[Geometry::kPartSums + row] = sum;
     }
+    float* to = room + row * Geometry::kPartRowFloats + lane % 4 * 2;
 #pragma unroll
     for (std::uint32_t n = 0; n < kDim / 8; ++n) {
-      const std::uint32_t column = n * 8 + lane % 4 * 2;
-      if (column >= a.head_dim) continue;
-      if (pairs) {
-        *reinterpret_cast<float2*>(to + 2 + column) =
-            make_float2(state.values[n][i * 2], state.values[n][i * 2 + 1]);
-      } else {
-        to[2 + column] = state.values[n][i * 2];
-        to[3 + column] = state.values[n][i * 2 + 1];
-      }
+      *reinterpret_cast<float2*>(to + n * 8) =
+          make_float2(state.values[n][i * 2], state.values[n][i * 2 + 1]);
     }
   }
 }
 
+// A warp's part, which starts at `start` and of which some row sees a key: left where the warp's ring was.
 template <std::uint32_t kDim>
-__device__ __forceinline__ void attend_split(const AttentionArgs& a, std::uint32_t seq, const RowTile& tile,
-                                             std::uint32_t split, std::uint32_t room) {
-  const std::uint32_t start = split * kAttentionSplitTokens;
-  const TileSpans spans(a, tile);
-  if (!spans.any.meets(start, start + kAttentionSplitTokens)) return;
+__device__ __forceinline__ void attend_part(const AttentionArgs& a, std::uint32_t seq, const RowTile& tile,
+                                            const TileSpans& spans, std::uint32_t start, std::byte* own) {
+  using Geometry = TensorGeometry<kDim>;
   const std::uint32_t begin = max(spans.any.begin, start) / kSoftmaxTile;
-  const std::uint32_t end =
-      (min(spans.any.end, start + kAttentionSplitTokens) + kSoftmaxTile - 1) / kSoftmaxTile;
+  const std::uint32_t end = (min(spans.any.end, start + kPartTokens) + kSoftmaxTile - 1) / kSoftmaxTile;
   const float scale_log2 = a.scale * kLog2E;
-  __syncwarp();  // everyone is done with the tiles of the item before
+  const std::uint32_t room = shared_address(own);
   TileRing<kDim> ring(a, HeadBlocks(a, seq), tile.kv_head, room, spans.any, begin, end);
-  const Queries<kDim> q(a, tile, room + TensorGeometry<kDim>::kRingTiles * TensorGeometry<kDim>::kTileBytes);
-  SplitState<kDim> state;
+  const Queries<kDim> q(a, tile, room + Geometry::kRingTiles * Geometry::kTileBytes);
+  PartState<kDim> state;
   state.clear();
   for (std::uint32_t at = begin; at < end; ++at) {
     const std::uint32_t position = at * kSoftmaxTile;
@@ -138,14 +127,79 @@ __device__ __forceinline__ void attend_split(const AttentionArgs& a, std::uint32
     take_values(state, weights, ring.take(), spans, position, partial);
   }
   wait_copies<0>();
-  write_split(a, tile, spans, split, state);
+  __syncwarp();  // everyone is done with the ring
+  leave_part(reinterpret_cast<float*>(own), state);
 }
 
-// A warp for each (sequence, 16 rows, split, KV head); neighbouring warps read neighbouring stripes.
+// Folds what the block's warps left of row `row`, in order, into the split's result; the first of their parts
+// starts at `start`. The whole warp calls it, and the same warp for every part of the row.
+template <std::uint32_t kDim>
+__device__ __forceinline__ void fold_row(const AttentionArgs& a, const RowTile& tile, std::uint32_t row,
+                                         std::uint32_t start, const std::byte* shared) {
+  using Geometry = TensorGeometry<kDim>;
+  const Span span = tile.span(a, row);
+  const std::uint32_t parts = blockDim.x / kWarp;
+  if (!span.meets(start, start + parts * kPartTokens)) return;
+  const bool resumes = start % kAttentionSplitTokens != 0 && span.begin < start;
+  const std::uint32_t begin = span.begin > start ? (span.begin - start) / kPartTokens : 0;
+  const std::uint32_t end = min(parts, (span.end - start + kPartTokens - 1) / kPartTokens);
+  const auto part = [&](std::uint32_t i) {
+    return reinterpret_cast<const float*>(shared + i * Geometry::kSplitWarpBytes);
+  };
+  float* to = workspace_row(a, tile.seq.first_row + tile.query(a, row), tile.head(a, row),
+                            start / kAttentionSplitTokens);
+  const std::uint32_t next = resumes ? begin : begin + 1;  // the first that is folded in
+  float max = resumes ? to[0] : part(begin)[Geometry::kPartMaxima + row];
+  float sum = resumes ? to[1] : part(begin)[Geometry::kPartSums + row];
+  Fold factors[kSplitParts] = {};
+#pragma unroll
+  for (std::uint32_t i = 0; i < kSplitParts; ++i) {
+    if (i < next || i >= end) continue;
+    factors[i] = fold(max, sum, part(i)[Geometry::kPartMaxima + row], part(i)[Geometry::kPartSums + row]);
+  }
+  __syncwarp();  // everyone has what the result was
+  const unsigned lane = threadIdx.x % kWarp;
+  if (lane == 0) {
+    to[0] = max;
+    to[1] = sum;
+  }
+  for (std::uint32_t dim = lane; dim < a.head_dim; dim += kWarp) {
+    const std::uint32_t at = row * Geometry::kPartRowFloats + dim;
+    float total = resumes ? to[2 + dim] : part(begin)[at];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kSplitParts; ++i) {
+      if (i >= next && i < end) total = fold_value(factors[i], total, part(i)[at]);
+    }
+    to[2 + dim] = total;
+  }
+}
+
+// One split: each warp of the block takes a part, and then some rows of what all have left. Of fewer warps
+// than parts each takes several.
+template <std::uint32_t kDim>
+__device__ __forceinline__ void attend_split(const AttentionArgs& a, std::uint32_t seq, const RowTile& tile,
+                                             std::uint32_t split, std::byte* shared) {
+  const std::uint32_t warp = threadIdx.x / kWarp;
+  const std::uint32_t warps = blockDim.x / kWarp;
+  const TileSpans spans(a, tile);
+  const std::uint32_t stop = (split + 1) * kAttentionSplitTokens;
+#pragma unroll 1
+  for (std::uint32_t at = split * kAttentionSplitTokens; at < stop; at += warps * kPartTokens) {
+    if (!spans.any.meets(at, at + warps * kPartTokens)) continue;
+    const std::uint32_t start = at + warp * kPartTokens;
+    __syncthreads();  // everyone is done with the parts before
+    if (spans.any.meets(start, start + kPartTokens)) {
+      attend_part<kDim>(a, seq, tile, spans, start, shared + warp * TensorGeometry<kDim>::kSplitWarpBytes);
+    }
+    __syncthreads();
+    for (std::uint32_t row = warp; row < tile.count; row += warps) fold_row<kDim>(a, tile, row, at, shared);
+  }
+}
+
+// A block for each (sequence, 16 rows, split, KV head); neighbouring blocks read neighbouring stripes. The
+// number of its warps divides kSplitParts.
 template <std::uint32_t kDim>
 __device__ __forceinline__ void split_kernel(const AttentionArgs& a, std::byte* shared) {
-  const std::uint32_t warp = threadIdx.x / kWarp;
-  const std::uint32_t room = shared_address(shared) + warp * TensorGeometry<kDim>::kSplitWarpBytes;
   const auto count = [&](const Sequence& s) -> std::uint32_t {
     if (s.queries == 0 || !is_split(a, s)) return 0;
     const Span splits = splits_of(a, s);
@@ -158,9 +212,9 @@ __device__ __forceinline__ void split_kernel(const AttentionArgs& a, std::byte* 
     const std::uint32_t rest = item / a.num_kv_heads;
     const std::uint32_t split = splits.begin + rest % (splits.end - splits.begin);
     const std::uint32_t tile = rest / (splits.end - splits.begin);
-    attend_split<kDim>(a, seq, RowTile(a, s, head, tile * kTileRows), split, room);
+    attend_split<kDim>(a, seq, RowTile(a, s, head, tile * kTileRows), split, shared);
   };
-  for_items(a, warp * gridDim.x + blockIdx.x, gridDim.x * (blockDim.x / kWarp), count, work);
+  for_items(a, blockIdx.x, gridDim.x, count, work);
 }
 
 }  // namespace metrale::kernels::device

@@ -137,10 +137,10 @@ __device__ __forceinline__ void score_tile(const Queries<kDim>& q, std::uint32_t
   }
 }
 
-// Maximum (times log2 e), this lane's part of the sum, and weighted values of the rows over the keys of a
-// split.
+// Maximum (times log2 e), this lane's share of the sum, and weighted values of the rows over the keys of a
+// part.
 template <std::uint32_t kDim>
-struct SplitState {
+struct PartState {
   float values[kDim / 8][4];
   float max[2];
   float sum[2];
@@ -160,7 +160,7 @@ struct SplitState {
 // Scores become weights; the state moves to the new maximum and takes their sum. `partial`:
 // some row does not see the whole tile.
 template <std::uint32_t kDim>
-__device__ __forceinline__ void weigh_tile(SplitState<kDim>& state, TileScores& scores, float scale_log2,
+__device__ __forceinline__ void weigh_tile(PartState<kDim>& state, TileScores& scores, float scale_log2,
                                            const TileSpans& spans, std::uint32_t tile, bool partial,
                                            TileWeights& weights) {
   const unsigned lane = threadIdx.x % kWarp;
@@ -183,7 +183,7 @@ __device__ __forceinline__ void weigh_tile(SplitState<kDim>& state, TileScores& 
     larger[i] = fmaxf(larger[i], __shfl_xor_sync(kFullWarp, larger[i], 1));
     larger[i] = fmaxf(larger[i], __shfl_xor_sync(kFullWarp, larger[i], 2));
     base[i] = exponent_base(larger[i]);
-    keep[i] = exp2_fast(state.max[i] - base[i]);
+    keep[i] = state.max[i] == minus_infinity() ? 1.0F : exp2_fast(state.max[i] - base[i]);  // of nothing: all
     state.max[i] = larger[i];
     state.sum[i] *= keep[i];
   }
@@ -219,7 +219,7 @@ __device__ __forceinline__ void load_values(std::uint32_t tile, std::uint32_t ha
 }
 
 template <std::uint32_t kDim>
-__device__ __forceinline__ void add_values(SplitState<kDim>& state, const TileWeights& weights,
+__device__ __forceinline__ void add_values(PartState<kDim>& state, const TileWeights& weights,
                                            std::uint32_t tile) {
 #pragma unroll
   for (std::uint32_t sixteen = 0; sixteen < kDim / 16; ++sixteen) {
@@ -252,9 +252,9 @@ __device__ __forceinline__ bool has_not_finite(std::uint32_t tile) {
 // value is not 0, so each row takes its own keys alone. The state comes and goes by value, so that it stays
 // in registers wherever this rare path is not taken.
 template <std::uint32_t kDim>
-__device__ __noinline__ SplitState<kDim> add_values_by_row(SplitState<kDim> state, TileWeights weights,
-                                                           std::uint32_t values, TileSpans spans,
-                                                           std::uint32_t tile) {
+__device__ __noinline__ PartState<kDim> add_values_by_row(PartState<kDim> state, TileWeights weights,
+                                                          std::uint32_t values, TileSpans spans,
+                                                          std::uint32_t tile) {
   const unsigned lane = threadIdx.x % kWarp;
 #pragma unroll 1
   for (std::uint32_t row = 0; row < kTileRows; ++row) {
@@ -299,7 +299,7 @@ __device__ __forceinline__ bool is_partial(const TileSpans& spans, std::uint32_t
 }
 
 template <std::uint32_t kDim>
-__device__ __forceinline__ void take_values(SplitState<kDim>& state, const TileWeights& weights,
+__device__ __forceinline__ void take_values(PartState<kDim>& state, const TileWeights& weights,
                                             std::uint32_t values, const TileSpans& spans, std::uint32_t tile,
                                             bool partial) {
   if (partial && has_not_finite<kDim>(values)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all attention kernels share: the step's sequences and their checks, the work list that each block
-// computes from the lengths on the device, where a key and a split's result lie, and the folding of splits.
+// computes from the lengths on the device, where a key and a split's result lie, and the folding of parts
+// into splits and of splits into the result.
 #pragma once
 
 #include <cstddef>
@@ -203,15 +204,16 @@ __device__ __forceinline__ float exponent_base(float maximum) {
   return maximum == minus_infinity() ? 0.0F : maximum;
 }
 
-// Folds the maximum and sum of the next split into the totals; values are folded by fold_value with `keep`
-// and `add`.
+// Folds the maximum and sum of the next part or split into the totals; values are folded by fold_value with
+// `keep` and `add`.
 struct Fold {
   float keep;
   float add;
 };
 __device__ __forceinline__ Fold fold(float& total_max, float& total_sum, float max, float sum) {
   const float larger = fmaxf(total_max, max);
-  const Fold factors{exp2_fast(total_max - larger), exp2_fast(max - larger)};
+  const float base = exponent_base(larger);
+  const Fold factors{exp2_fast(total_max - base), exp2_fast(max - base)};
   total_max = larger;
   total_sum = fmaf(total_sum, factors.keep, sum * factors.add);
   return factors;
