@@ -189,6 +189,26 @@ class Totals {
   float sum_[2] = {};
 };
 
+// The stage whose first key is at `position`.
+template <std::uint32_t kDim>
+__device__ __forceinline__ void attend_stage(PartState<kDim>& state, const Queries<kDim>& q,
+                                             const StageLoader<kDim>& loader, std::uint32_t stage,
+                                             std::uint32_t position, const TileSpans& spans,
+                                             float scale_log2) {
+#pragma unroll 1
+  for (std::uint32_t key = 0; key < StageLoader<kDim>::kKeys; key += kSoftmaxTile) {
+    const std::uint32_t tile = position + key;
+    if (!spans.any.meets(tile, tile + kSoftmaxTile)) continue;
+    const std::uint32_t from = key * TensorGeometry<kDim>::kRowBytes;
+    const bool partial = is_partial(spans, tile);
+    TileScores scores;
+    TileWeights weights;
+    score_tile(q, loader.keys(stage) + from, scores);
+    weigh_tile(state, scores, scale_log2, spans, tile, partial, weights);
+    take_values(state, weights, loader.values(stage) + from, spans, tile, partial);
+  }
+}
+
 // The rows of a block: tile `warp` of them belongs to that warp.
 template <std::uint32_t kDim>
 __device__ __forceinline__ void attend_rows(const AttentionArgs& a, std::uint32_t seq, const RowTile& tile,
@@ -228,17 +248,7 @@ __device__ __forceinline__ void attend_rows(const AttentionArgs& a, std::uint32_
       loader.ask_ids(stage + 2, next + kKeys);
     }
     close_copies();
-#pragma unroll 1
-    for (std::uint32_t key = 0; key < kKeys; key += kSoftmaxTile) {
-      if (!spans.any.meets(position + key, position + key + kSoftmaxTile)) continue;
-      const bool partial = is_partial(spans, position + key);
-      TileScores scores;
-      TileWeights weights;
-      score_tile(q, loader.keys(stage) + key * Geometry::kRowBytes, scores);
-      weigh_tile(state, scores, scale_log2, spans, position + key, partial, weights);
-      take_values(state, weights, loader.values(stage) + key * Geometry::kRowBytes, spans, position + key,
-                  partial);
-    }
+    attend_stage(state, q, loader, stage, position, spans, scale_log2);
     const bool is_last = next >= seen.end;
     const std::uint32_t split = position / kAttentionSplitTokens * kAttentionSplitTokens;
     const std::uint32_t part = position / kPartTokens * kPartTokens;
