@@ -8,7 +8,10 @@ set(METRALE_CUDA_FLAGS -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Wer
 function(metrale_find_cuda)
   find_program(METRALE_NVCC nvcc
     HINTS ${PROJECT_SOURCE_DIR}/build/cuda-toolkit/bin /usr/local/cuda/bin REQUIRED)
-  message(STATUS "CUDA kernels: ${METRALE_NVCC}")
+  execute_process(COMMAND ${METRALE_NVCC} --version OUTPUT_VARIABLE version COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCH "release ([0-9]+)\\.[0-9]+" release "${version}")
+  set(METRALE_NVCC_MAJOR ${CMAKE_MATCH_1} PARENT_SCOPE)
+  message(STATUS "CUDA kernels: ${METRALE_NVCC}, ${release}")
 endfunction()
 
 # metrale_fat_binary(out.fatbin source.cu sm90a "-gencode=..." [extra flags])

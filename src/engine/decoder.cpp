@@ -29,6 +29,23 @@ void check_kv_dtype(quant::KvDtype dtype) {
   }
 }
 
+void check_flashinfer(const gpu::GpuBackend& gpu, const ModelConfig& config, const kv::PagedKvCache& cache,
+                      const DecoderOptions& options) {
+  const auto refuse = [](const std::string& what) { throw Unsupported("FlashInfer's attention", what); };
+  if (!gpu.has_module(kernels::kFlashInferDecode.module)) {
+    refuse(fmt::format("backend '{}': a CUDA device in a build with METRALE_PEERS has it", gpu.name()));
+  }
+  if (!options.use_graphs) refuse("decoding without graphs");
+  if (options.compute != ElementType::kBf16) refuse("computing in FP32: it has BF16");
+  if (cache.dtype() != quant::KvDtype{}) {
+    refuse(fmt::format("the KV dtype {}: it has bf16", quant::to_string(cache.dtype())));
+  }
+  const std::uint32_t group = config.num_q_heads / config.num_kv_heads;
+  if (!kernels::flashinfer_serves(config.head_dim, group)) {
+    refuse(fmt::format("head_dim {} with {} query heads a KV head", config.head_dim, group));
+  }
+}
+
 // Matrix products of libraries like whole tiles of rows; the arena's buffers hold them.
 constexpr std::uint32_t kRowTile = 16;
 
@@ -96,15 +113,11 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   if (options.compute == ElementType::kF16) {
     throw Unsupported("the decoder", "FP16 computation (it has FP32 and BF16)");
   }
-  if (options.attention == AttentionKernel::kFlashInfer &&
-      !gpu.has_module(kernels::kFlashInferDecode.module)) {
-    throw Unsupported(fmt::format("backend '{}'", gpu.name()),
-                      "FlashInfer's attention: a CUDA device in a build with METRALE_PEERS has it");
-  }
+  options_.use_graphs = options.use_graphs && gpu.capabilities().graphs;
+  if (options.attention == AttentionKernel::kFlashInfer) check_flashinfer(gpu, config, cache, options_);
   for (std::uint32_t i = 0; i < cache.num_layers(); ++i) {
     check_kv_dtype(cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i))));
   }
-  options_.use_graphs = options.use_graphs && gpu.capabilities().graphs;
   host_step_ = gpu::PinnedBuffer(gpu, largest_.total_bytes);
   host_tokens_ = gpu::PinnedBuffer(gpu, std::size_t{max_logit_rows_} * 4);
   host_logits_ = gpu::PinnedBuffer(gpu, arena_.sizes().logits);

@@ -9,6 +9,10 @@ bool has_cuda_kernels() {
   return true;
 }
 
+CudaKernelNeeds cuda_kernel_needs() {
+  return {.driver_major = METRALE_NVCC_MAJOR, .compute_major = 8};
+}
+
 void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions& options) {
   register_activation(table);
   register_attention(table);

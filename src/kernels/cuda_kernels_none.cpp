@@ -8,6 +8,10 @@ bool has_cuda_kernels() {
   return false;
 }
 
+CudaKernelNeeds cuda_kernel_needs() {
+  return {};
+}
+
 void register_cuda_kernels(gpu::CudaKernelTable&, const CudaKernelOptions&) {}
 
 }  // namespace metrale::kernels

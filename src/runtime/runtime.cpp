@@ -10,6 +10,7 @@
 #include <metrale/backends/cuda.h>
 #include <metrale/base/cpu_features.h>
 #include <metrale/base/error.h>
+#include <metrale/base/log.h>
 #include <metrale/kernels/cpu_kernels.h>
 #include <metrale/kernels/cuda_kernels.h>
 #include <metrale/runtime/runtime.h>
@@ -38,9 +39,6 @@ std::unique_ptr<gpu::GpuBackend> open_cpu(const BackendOptions& options) {
                                     table);
 }
 
-constexpr std::string_view kNoKernels =
-    "CUDA: it was built without nvcc and has no kernels for it (the preset cuda has)";
-
 // The N of "cuda:N"; 0 for "cuda"; none for anything else.
 std::optional<int> cuda_ordinal(std::string_view device) {
   if (device == "cuda") return 0;
@@ -52,12 +50,30 @@ std::optional<int> cuda_ordinal(std::string_view device) {
   return ordinal;
 }
 
-bool has_usable_cuda(const BackendOptions& options) {
-  return kernels::has_cuda_kernels() && !backends::list_cuda_devices(options.cuda_driver).devices.empty();
+// Why this build's kernels do not run on the device; empty where they do.
+std::string why_unusable(const backends::CudaDevices& found, const backends::CudaDevice& device) {
+  if (!kernels::has_cuda_kernels()) {
+    return "this build was made without nvcc and has no CUDA kernels (the preset cuda has)";
+  }
+  const kernels::CudaKernelNeeds needs = kernels::cuda_kernel_needs();
+  if (found.driver_version / 1000 < needs.driver_major) {
+    return fmt::format("its driver is one for CUDA {}, and the kernels of this build need CUDA {}: update it",
+                       found.driver_version / 1000, needs.driver_major);
+  }
+  if (device.compute_major < needs.compute_major) {
+    return fmt::format("its compute capability is {}.{}, and the kernels need {}.0", device.compute_major,
+                       device.compute_minor, needs.compute_major);
+  }
+  return {};
 }
 
 std::unique_ptr<gpu::GpuBackend> open_cuda(const BackendOptions& options, int ordinal) {
-  if (!kernels::has_cuda_kernels()) throw Unsupported("this build", kNoKernels);
+  if (!kernels::has_cuda_kernels()) throw Unsupported("this build", "CUDA: " + why_unusable({}, {}));
+  const backends::CudaDevices found = backends::list_cuda_devices(options.cuda_driver, false);
+  for (const backends::CudaDevice& device : found.devices) {
+    const std::string reason = device.ordinal == ordinal ? why_unusable(found, device) : std::string();
+    if (!reason.empty()) throw Unsupported(fmt::format("cuda:{}", ordinal), "this build: " + reason);
+  }
   gpu::CudaKernelTable table;
   kernels::CudaKernelOptions kernel_options;
   if (options.cublaslt) kernel_options.cublaslt = *options.cublaslt;
@@ -80,11 +96,23 @@ DeviceDescription describe(const backends::CudaDevice& device) {
           .unavailable = {}};
 }
 
+// cuda:0 where it is usable, else the processor.
+std::unique_ptr<gpu::GpuBackend> open_best(const BackendOptions& options) {
+  const backends::CudaDevices found = backends::list_cuda_devices(options.cuda_driver, false);
+  if (found.devices.empty() || !why_unusable(found, found.devices.front()).empty()) return open_cpu(options);
+  try {
+    return open_cuda(options, 0);
+  } catch (const DeviceError& error) {
+    log().warn("the processor is used, because cuda:0 does not open: {}", error.what());
+    return open_cpu(options);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<gpu::GpuBackend> open_backend(const BackendOptions& options) {
   if (options.device == "cpu") return open_cpu(options);
-  if (options.device == "auto") return has_usable_cuda(options) ? open_cuda(options, 0) : open_cpu(options);
+  if (options.device == "auto") return open_best(options);
   if (const auto ordinal = cuda_ordinal(options.device)) return open_cuda(options, *ordinal);
   throw InvalidArgument(
       fmt::format("unknown device '{}': cpu, cuda, cuda:N and auto are there", options.device));
@@ -101,7 +129,7 @@ std::vector<DeviceDescription> list_devices(const BackendOptions& options) {
   const backends::CudaDevices cuda = backends::list_cuda_devices(options.cuda_driver);
   for (const backends::CudaDevice& device : cuda.devices) {
     devices.push_back(describe(device));
-    if (!kernels::has_cuda_kernels()) devices.back().unavailable = "this build has no CUDA kernels";
+    devices.back().unavailable = why_unusable(cuda, device);
   }
   if (cuda.devices.empty()) {
     devices.push_back({.name = "cuda", .description = {}, .unavailable = cuda.why_none});

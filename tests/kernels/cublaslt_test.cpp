@@ -246,7 +246,7 @@ class CublasLtLinearTest : public testing::Test {
   }
   void launch(std::initializer_list<std::uint32_t> rows,
               CublasLtLinear::Order order = CublasLtLinear::Order::kExact) {
-    CublasLtLinear linear(kLibrary, {}, order, fallback());
+    CublasLtLinear linear(kLibrary, {.adds_alike = adds_alike}, order, fallback());
     NoLaunch to;
     for (const std::uint32_t count : rows) linear.launch(to, args(count));
   }
@@ -256,6 +256,7 @@ class CublasLtLinearTest : public testing::Test {
 
   Recorder record;
   int fallbacks = 0;
+  bool adds_alike = true;
 };
 
 TEST_F(CublasLtLinearTest, OneAlgorithmServesAllRowsWhateverCameFirst) {
@@ -286,6 +287,19 @@ TEST_F(CublasLtLinearTest, AlgorithmsThatAddAlikeAreChosenForEachNumberOfRows) {
   launch({4096});
   EXPECT_EQ(record.products[4].algorithm, 102U);
   EXPECT_EQ(fallbacks, 0);
+}
+
+TEST_F(CublasLtLinearTest, WhatIsNotKnownToAddAlikeHasOneAlgorithm) {
+  record.algorithms = {101, 102};
+  record.algorithms_for[4096] = {102, 101};
+  adds_alike = false;
+
+  launch({1, 4096});
+
+  for (const Matmul& product : record.products) EXPECT_EQ(product.algorithm, 101U);
+  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130200, 9, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(120900, 9, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130200, 10, 0));
 }
 
 TEST_F(CublasLtLinearTest, RowsThatTheAlgorithmRefusesAreTakenInPieces) {

@@ -55,6 +55,18 @@ TEST(Devices, CudaDevicesAreListedWithTheirMemory) {
   EXPECT_EQ(devices[2].unavailable.empty(), kernels::has_cuda_kernels());
 }
 
+TEST(Devices, DeviceThatTheKernelsDoNotServeIsListedWithTheReasonAndNotChosen) {
+  BackendOptions options = with_driver(test::fake_cuda_library());
+  test::fake_cuda().set_compute_capability(0, 7, 5);
+
+  const std::string reason = list_devices(options)[1].unavailable;
+  EXPECT_THAT(reason, HasSubstr(kernels::has_cuda_kernels() ? "compute capability is 7.5" : "without nvcc"));
+  options.device = "auto";
+  EXPECT_EQ(open_backend(options)->name(), "cpu");
+  options.device = "cuda:0";
+  EXPECT_THROW(static_cast<void>(open_backend(options)), Unsupported);
+}
+
 TEST(Devices, AutomaticChoiceFallsBackToTheProcessor) {
   BackendOptions options = with_driver("libno_such_driver.so.1");
   options.device = "auto";

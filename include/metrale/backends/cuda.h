@@ -31,8 +31,10 @@ struct CudaDevices {
   std::string why_none;    // where there are none: what is missing
   int driver_version = 0;  // 13000 for CUDA 13.0; 0: no driver
 };
-// Never throws for a machine without a driver or a device: says why instead.
-[[nodiscard]] CudaDevices list_cuda_devices(const std::string& driver_library = kCudaDriverLibrary);
+// Never throws for a machine without a driver or a device: says why instead. Free memory is known by opening
+// each device's context, which takes a while; without it that figure is 0.
+[[nodiscard]] CudaDevices list_cuda_devices(const std::string& driver_library = kCudaDriverLibrary,
+                                            bool with_free_memory = true);
 
 // The primary context of one device and what belongs to it. Shared by the device's backends, and with
 // whatever else uses the primary context (PyTorch does). Any number of devices may be open at once.

@@ -35,8 +35,8 @@ struct StepSequence {
 
 enum class AttentionKernel : std::uint8_t {
   kNative,
-  kFlashInfer,  // decode steps by FlashInfer's kernel, where a layer sees its whole context; builds with
-                // METRALE_PEERS
+  kFlashInfer,  // decode steps (replayed graphs) by FlashInfer's kernel, where a layer sees its whole
+                // context; BF16, heads of 64 or 128, builds with METRALE_PEERS
 };
 
 struct DecoderOptions {

@@ -23,6 +23,13 @@ struct CudaKernelOptions {
 [[nodiscard]] bool has_cuda_kernels();
 // Whether the build has the foreign kernels too: those of flashinfer.h and cutlass.h.
 [[nodiscard]] bool has_peer_kernels();
+// What the device code asks of a machine: CUDA's major version of the driver (that of the compiler that made
+// it), and the compute capability. 0 where !has_cuda_kernels().
+struct CudaKernelNeeds {
+  int driver_major = 0;
+  int compute_major = 0;
+};
+[[nodiscard]] CudaKernelNeeds cuda_kernel_needs();
 // Adds a body for every KernelId under include/metrale/kernels/ (the foreign ones where
 // has_peer_kernels()); nothing where !has_cuda_kernels().
 void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions& options = {});

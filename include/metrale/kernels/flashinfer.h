@@ -11,6 +11,9 @@ namespace metrale::kernels {
 // queries, BF16 cache, head_dim 64 or 128, 1, 2, 3, 4 or 8 query heads a KV head, no window, a workspace for
 // min(max_tokens, max_seqs) rows; throws Unsupported otherwise. A step with other queries is the stream's
 // failure.
+[[nodiscard]] constexpr bool flashinfer_serves(std::uint32_t head_dim, std::uint32_t group) {
+  return (head_dim == 64 || head_dim == 128) && (group <= 4 || group == 8) && group != 0;
+}
 static_assert(sizeof(AttentionArgs) == 144);
 // cuda-only
 inline constexpr gpu::KernelId<AttentionArgs> kFlashInferDecode{"flashinfer", "paged_decode"};

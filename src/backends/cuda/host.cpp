@@ -41,6 +41,16 @@ CudaDevice describe_device(const Driver& driver, int ordinal) {
   return found;
 }
 
+// 0, and a warning, where the device does not open.
+std::uint64_t free_bytes_of(const std::shared_ptr<const Driver>& driver, int ordinal) {
+  try {
+    return CudaHost(driver, ordinal).free_bytes();
+  } catch (const DeviceError& error) {
+    log().warn("cuda:{}: {}", ordinal, error.what());
+    return 0;
+  }
+}
+
 }  // namespace
 
 CudaHost::CudaHost(std::shared_ptr<const Driver> driver, int ordinal) : driver_(std::move(driver)) {
@@ -100,7 +110,7 @@ void CudaHost::check_quietly(cuda::Result result, std::string_view call) const n
   }
 }
 
-CudaDevices list_cuda_devices(const std::string& driver_library) {
+CudaDevices list_cuda_devices(const std::string& driver_library, bool with_free_memory) {
   const cuda::LoadedDriver loaded = cuda::load_driver(driver_library);
   CudaDevices found;
   if (loaded.driver == nullptr) {
@@ -119,11 +129,7 @@ CudaDevices list_cuda_devices(const std::string& driver_library) {
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CudaDevice device = describe_device(driver, ordinal);
-    try {
-      device.free_memory_bytes = CudaHost(loaded.driver, ordinal).free_bytes();
-    } catch (const DeviceError& error) {
-      log().warn("cuda:{}: {}", ordinal, error.what());
-    }
+    if (with_free_memory) device.free_memory_bytes = free_bytes_of(loaded.driver, ordinal);
     found.devices.push_back(std::move(device));
   }
   return found;

@@ -74,8 +74,14 @@ cublaslt::Shape shape_of(const LinearArgs& a) {
 
 }  // namespace
 
-cublaslt::ProductsOptions products_options(const CudaKernelOptions& options) {
-  return {.reference_rows = options.linear_reference_rows, .candidate = options.linear_candidate};
+cublaslt::ProductsOptions products_options(const CudaKernelOptions& options, const cublaslt::Library& library,
+                                           const gpu::CudaDeviceFacts& device) {
+  const bool adds_alike = library.functions != nullptr &&
+                          cublaslt::is_known_to_add_alike(library.functions->version(), device.compute_major,
+                                                          device.compute_minor);
+  return {.reference_rows = options.linear_reference_rows,
+          .candidate = options.linear_candidate,
+          .adds_alike = adds_alike};
 }
 
 CublasLtLinear::CublasLtLinear(const cublaslt::Library& library, const cublaslt::ProductsOptions& options,

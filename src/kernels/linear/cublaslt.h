@@ -16,7 +16,9 @@
 
 namespace metrale::kernels {
 
-[[nodiscard]] cublaslt::ProductsOptions products_options(const CudaKernelOptions& options);
+[[nodiscard]] cublaslt::ProductsOptions products_options(const CudaKernelOptions& options,
+                                                         const cublaslt::Library& library,
+                                                         const gpu::CudaDeviceFacts& device);
 
 // Whatever cuBLASLt does not serve goes here, on the same stream.
 using LinearFallback = std::function<void(gpu::CudaLaunch&, const LinearArgs&)>;

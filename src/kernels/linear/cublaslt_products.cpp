@@ -267,7 +267,7 @@ Products::Plan Products::make(const Key& key) {
       return make_reference(key.shape);
     case Kind::kAlike: {
       const Plan& reference = find({key.shape, Kind::kReference, 0});
-      if (!reference.algorithm || reference.facts.id != kOneOrderId) return {};
+      if (!options_.adds_alike || !reference.algorithm || reference.facts.id != kOneOrderId) return {};
       return make_alike(key.shape, key.rows, reference.facts);
     }
     case Kind::kFast:

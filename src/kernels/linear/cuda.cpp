@@ -36,8 +36,9 @@ namespace {
 // By cuBLASLt, which leaves the rest to the embedded kernels.
 auto make_linear(const CudaKernelOptions& options, CublasLtLinear::Order order) {
   return [options, order](gpu::CudaKernelContext& context) {
+    const cublaslt::Library library = cublaslt::open_library(options.cublaslt);
     return std::make_unique<CublasLtLinear>(
-        cublaslt::open_library(options.cublaslt), products_options(options), order,
+        library, products_options(options, library, context.device()), order,
         [portable = PortableLinear(context)](gpu::CudaLaunch& to, const LinearArgs& args) {
           portable.launch(to, args);
         });

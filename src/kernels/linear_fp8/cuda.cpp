@@ -39,9 +39,9 @@ void register_linear_fp8(gpu::CudaKernelTable& table, const CudaKernelOptions& o
   table.add_module("linear_fp8", linear_fp8_images());
   table.add_host(kQuantizeFp8,
                  [](gpu::CudaKernelContext& context) { return std::make_unique<QuantizeFp8>(context); });
-  table.add_host(kLinearFp8, [options](gpu::CudaKernelContext&) {
-    return std::make_unique<CublasLtLinearFp8>(cublaslt::open_library(options.cublaslt),
-                                               products_options(options));
+  table.add_host(kLinearFp8, [options](gpu::CudaKernelContext& context) {
+    const cublaslt::Library library = cublaslt::open_library(options.cublaslt);
+    return std::make_unique<CublasLtLinearFp8>(library, products_options(options, library, context.device()));
   });
 }
 
