@@ -204,7 +204,7 @@ NodeIndex Tree::split(NodeIndex index, std::uint32_t at) {
   const std::uint32_t* lower_tokens = lower.data.tokens() + std::size_t{at} * block_size_;
   upper_data.copy_in(0, at, lower.data.blocks(), lower.data.tokens(), block_size_);
   lower_data.copy_in(0, lower.size - at, lower.data.blocks() + at, lower_tokens, block_size_);
-  capacity_blocks_ += lower.size - lower.data.capacity();
+  capacity_blocks_ = capacity_blocks_ - lower.data.capacity() + lower.size;
   const NodeIndex upper_index = nodes_.make();
   Node& upper = nodes_[upper_index];
   upper.data = std::move(upper_data);

@@ -249,7 +249,7 @@ NodeIndex Tree::attach(const Plan& plan, NodeIndex parent, EdgeData&& data,
 void Tree::extend(const Plan& plan, NodeIndex index, EdgeData&& grown) noexcept {
   Node& node = nodes_[index];
   const std::uint32_t added = plan.num_full - plan.place.depth;
-  capacity_blocks_ += grown.capacity() - node.data.capacity();
+  capacity_blocks_ = capacity_blocks_ - node.data.capacity() + grown.capacity();
   node.data = std::move(grown);
   node.size += added;
   node.depth += added;
