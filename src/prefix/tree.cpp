@@ -17,18 +17,23 @@ void append_part(std::string& name, char tag, std::string_view part) {
   name += part;
 }
 
-}  // namespace
-
-std::size_t common_tokens(const std::uint32_t* a, const std::uint32_t* b, std::size_t count) {
-  constexpr std::size_t kStep = 16;
-  std::size_t at = 0;
+// From `at` on in whole steps, as long as they are equal. A step's comparisons do not wait for each other.
+template <std::size_t kStep>
+std::size_t skip_equal(const std::uint32_t* a, const std::uint32_t* b, std::size_t at, std::size_t count) {
   for (; at + kStep <= count; at += kStep) {
     std::uint32_t differing = 0;
     for (std::size_t i = 0; i < kStep; ++i) differing |= a[at + i] ^ b[at + i];
     if (differing != 0) break;
   }
-  while (at < count && a[at] == b[at]) ++at;
   return at;
+}
+
+}  // namespace
+
+std::size_t common_tokens(const std::uint32_t* a, const std::uint32_t* b, std::size_t count) {
+  std::size_t at = skip_equal<128>(a, b, 0, count);
+  at = skip_equal<16>(a, b, at, count);
+  return skip_equal<1>(a, b, at, count);
 }
 
 Tree::Tree(const RadixTreeConfig& config, const Clock& clock)
