@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <metrale/base/error.h>
+#include <metrale/prefix/no_prefix_caching.h>
 
 #include "prefix/support.h"
 
