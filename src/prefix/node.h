@@ -9,8 +9,8 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -51,9 +51,10 @@ class EdgeData {
   [[nodiscard]] std::uint32_t block(std::uint32_t i) const { return words_[i]; }
   [[nodiscard]] const std::uint32_t* tokens() const { return words_.get() + capacity_; }
 
-  // Overwrites blocks [at, at + count) of a buffer of this block size.
-  void copy_in(std::uint32_t at, std::uint32_t count, const std::uint32_t* blocks,
-               const std::uint32_t* tokens, std::uint32_t block_size) noexcept {
+  // Overwrites blocks [at, at + count) of a buffer of this block size; `blocks` are ids.
+  void copy_in(std::uint32_t at, std::uint32_t count, const void* blocks, const std::uint32_t* tokens,
+               std::uint32_t block_size) noexcept {
+    static_assert(sizeof(BlockId) == sizeof(std::uint32_t) && std::is_trivially_copyable_v<BlockId>);
     std::memcpy(words_.get() + at, blocks, std::size_t{count} * sizeof(std::uint32_t));
     std::memcpy(words_.get() + capacity_ + std::size_t{at} * block_size, tokens,
                 std::size_t{count} * block_size * sizeof(std::uint32_t));

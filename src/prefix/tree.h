@@ -100,9 +100,10 @@ class Tree {
   void check_adopted(const Plan& plan);
   [[nodiscard]] bool can_extend(const Plan& plan) const;
   void allocate(Plan& plan, const PrefixKey& key);
+  void grow(Plan& plan, std::uint32_t added);
   void apply(Plan& plan) noexcept;
   NodeIndex attach(const Plan& plan, NodeIndex parent, EdgeData&& data, std::uint32_t tail_tokens) noexcept;
-  void extend(const Plan& plan, NodeIndex node, EdgeData&& grown) noexcept;
+  void extend(Plan& plan, NodeIndex node) noexcept;
   void touch_path(const Plan& plan, NodeIndex deepest) noexcept;
   void move_match(const Plan& plan, NodeIndex end) noexcept;
 

@@ -28,7 +28,7 @@ struct Tree::Plan {
 
   EdgeData edge;
   EdgeData tail;
-  bool extends = false;  // `edge` replaces the data of place.node
+  bool extends = false;  // place.node takes the new blocks; `edge` is its new data, or empty where they fit
   InsertAcquired acquired;
 
   [[nodiscard]] const std::uint32_t* rest(std::uint32_t depth, std::uint32_t block_size) const {
@@ -167,22 +167,12 @@ void Tree::allocate(Plan& plan, const PrefixKey& key) {
   nodes_.reserve(3);
   children_.reserve(2);
   expiry_.reserve(num_mortal_ + 2);
-  if (added > 0) {
-    plan.extends = plan.root != kNone && can_extend(plan);
-    std::uint32_t kept = 0;
-    std::uint32_t capacity = added;
-    if (plan.extends) {
-      kept = nodes_[plan.place.node].size;
-      capacity = kept + std::max(added, kept / 2);
-    }
-    plan.edge = EdgeData(capacity, block_size_);
-    if (kept > 0) {
-      const EdgeData& old = nodes_[plan.place.node].data;
-      plan.edge.copy_in(0, kept, old.blocks(), old.tokens(), block_size_);
-    }
-    std::vector<std::uint32_t> ids(added);
-    for (std::uint32_t i = 0; i < added; ++i) ids[i] = plan.blocks[plan.place.depth + i].value();
-    plan.edge.copy_in(kept, added, ids.data(), plan.rest(plan.place.depth, block_size_), block_size_);
+  plan.extends = added > 0 && plan.root != kNone && can_extend(plan);
+  if (plan.extends) {
+    grow(plan, added);
+  } else if (added > 0) {
+    plan.edge = EdgeData(added, block_size_);
+    plan.edge.copy_in(0, added, plan.adopted().data(), plan.rest(plan.place.depth, block_size_), block_size_);
   }
   if (plan.tail_tokens != 0) {
     plan.tail = EdgeData(1, block_size_);
@@ -196,6 +186,20 @@ void Tree::allocate(Plan& plan, const PrefixKey& key) {
   }
 }
 
+// Writes the new blocks behind the node's own, where nobody looks yet; into a larger buffer where they do not
+// fit.
+void Tree::grow(Plan& plan, std::uint32_t added) {
+  Node& node = nodes_[plan.place.node];
+  EdgeData* edge = &node.data;
+  if (node.data.capacity() - node.size < added) {
+    plan.edge = EdgeData(node.size + std::max(added, node.size / 2), block_size_);
+    plan.edge.copy_in(0, node.size, node.data.blocks(), node.data.tokens(), block_size_);
+    edge = &plan.edge;
+  }
+  edge->copy_in(node.size, added, plan.adopted().data(), plan.rest(plan.place.depth, block_size_),
+                block_size_);
+}
+
 // ---- changing
 
 void Tree::apply(Plan& plan) noexcept {
@@ -207,7 +211,7 @@ void Tree::apply(Plan& plan) noexcept {
 
   NodeIndex end = plan.place.node;
   if (plan.extends) {
-    extend(plan, end, std::move(plan.edge));
+    extend(plan, end);
   } else if (plan.place.depth < plan.num_full) {
     end = attach(plan, end, std::move(plan.edge), 0);
   }
@@ -246,11 +250,13 @@ NodeIndex Tree::attach(const Plan& plan, NodeIndex parent, EdgeData&& data,
   return index;
 }
 
-void Tree::extend(const Plan& plan, NodeIndex index, EdgeData&& grown) noexcept {
+void Tree::extend(Plan& plan, NodeIndex index) noexcept {
   Node& node = nodes_[index];
   const std::uint32_t added = plan.num_full - plan.place.depth;
-  capacity_blocks_ = capacity_blocks_ - node.data.capacity() + grown.capacity();
-  node.data = std::move(grown);
+  if (plan.edge.capacity() != 0) {
+    capacity_blocks_ = capacity_blocks_ - node.data.capacity() + plan.edge.capacity();
+    node.data = std::move(plan.edge);
+  }
   node.size += added;
   node.depth += added;
   if (node.heap_at != kNone) expiry_.update(index);
