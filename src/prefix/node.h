@@ -45,6 +45,8 @@ class EdgeData {
     capacity_ = std::exchange(other.capacity_, 0);
     return *this;
   }
+  EdgeData(const EdgeData&) = delete;
+  EdgeData& operator=(const EdgeData&) = delete;
   ~EdgeData() = default;
 
   [[nodiscard]] std::uint32_t capacity() const { return capacity_; }  // blocks

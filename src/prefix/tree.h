@@ -33,6 +33,9 @@ struct Found {
 class Tree {
  public:
   Tree(const RadixTreeConfig& config, const Clock& clock);
+  Tree(const Tree&) = delete;  // its parts refer to each other
+  Tree& operator=(const Tree&) = delete;
+  ~Tree() = default;
 
   [[nodiscard]] Found lookup(const PrefixKey& key, std::span<const TokenId> tokens, bool counted);
   [[nodiscard]] std::size_t peek(const PrefixKey& key, std::span<const TokenId> tokens) const;

@@ -67,6 +67,11 @@ TEST_F(RadixTreeTest, SaltAndAdapterDoNotShareAName) {
   EXPECT_EQ(tree.peek({"ab", "c"}, tokens("aaaa")), 4U);
 }
 
+TEST_F(RadixTreeTest, TagWithinAKeyPartDoesNotEndIt) {
+  (void)tree.insert({"xAy", "z"}, tokens("aaaa"), ids({0}));
+  EXPECT_EQ(tree.peek({"x", "yAz"}, tokens("aaaa")), 0U);
+}
+
 TEST_F(RadixTreeTest, InsertTakesTheBlocksThatItDidNotHave) {
   insert("aaaa", {0});
 

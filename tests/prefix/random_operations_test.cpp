@@ -46,6 +46,8 @@ class World {
         references_(shape.num_blocks, 0),
         contents_(shape.num_blocks) {}
 
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
   ~World() {
     while (!sequences_.empty()) finish(sequences_.begin());
   }
@@ -122,7 +124,7 @@ class World {
       tokens = prompts_[below(prompts_.size())];
       tokens.resize(below(tokens.size() + 1));
     }
-    const std::size_t more = below(4 * shape_.block_size);
+    const std::size_t more = below(std::uint64_t{4} * shape_.block_size);
     for (std::size_t i = 0; i < more; ++i)
       tokens.push_back(static_cast<TokenId>(below(static_cast<std::uint64_t>(shape_.letters))));
     if (prompts_.size() < 16)

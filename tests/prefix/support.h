@@ -35,7 +35,7 @@ inline std::vector<BlockId> blocks_of(const Match& match) {
 // Every test ends with a look at the invariants.
 class RadixTreeTest : public testing::Test {
  protected:
-  ~RadixTreeTest() override { EXPECT_EQ(tree.check_invariants(), ""); }
+  void TearDown() override { EXPECT_EQ(tree.check_invariants(), ""); }
 
   InsertAcquired insert(std::string_view letters, std::initializer_list<std::uint32_t> blocks,
                         const Retention& retention = {}) {

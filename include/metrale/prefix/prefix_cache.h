@@ -42,6 +42,8 @@ class Match {
     Match(std::move(other)).swap(*this);
     return *this;
   }
+  Match(const Match&) = delete;
+  Match& operator=(const Match&) = delete;
   ~Match() { release(); }
 
   [[nodiscard]] std::size_t matched_tokens() const { return blocks_.size() * block_size_; }

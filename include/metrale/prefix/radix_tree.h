@@ -35,6 +35,8 @@ class RadixTree final : public PrefixCache {
   // for a config without blocks.
   RadixTree(const RadixTreeConfig& config, const Clock& clock);
   ~RadixTree() override;
+  RadixTree(const RadixTree&) = delete;
+  RadixTree& operator=(const RadixTree&) = delete;
 
   [[nodiscard]] bool contains_block(BlockId block) const;
   // Bytes held for the tree itself: nodes, table, block ids; token ids of cached blocks are not counted.
