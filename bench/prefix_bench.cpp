@@ -107,7 +107,7 @@ class HashChain {
     std::uint32_t after = 0;
   };
   static std::uint64_t next(std::uint64_t hash, const Prompt& prompt, std::uint32_t i) {
-    return hash64(std::as_bytes(std::span(prompt).subspan(i * kBlockSize, kBlockSize)), hash);
+    return hash64(std::as_bytes(std::span(prompt).subspan(std::size_t{i} * kBlockSize, kBlockSize)), hash);
   }
   // The queue is a ring; its last entry is the seam.
   void enqueue(std::uint32_t block) {
@@ -147,7 +147,7 @@ struct Cache {
     std::vector<BlockId> table = table_from(next_block - kPromptBlocks);
     for (std::uint32_t turn = 1; turn < turns; ++turn) {
       const std::uint32_t depth = turn * kPromptBlocks / turns;
-      Prompt other(prompt.begin(), prompt.begin() + depth * kBlockSize);
+      Prompt other(prompt.begin(), prompt.begin() + std::ptrdiff_t{depth} * kBlockSize);
       other.resize(other.size() + kBlockSize, -1);
       std::vector<BlockId> other_table(table.begin(), table.begin() + depth);
       other_table.emplace_back(next_block++);
@@ -206,7 +206,7 @@ void bench_matches(Report& report, const std::vector<Prompt>& prompts) {
     // Copied, because a request's own tokens are in the cache.
     Prompt prompt;
     const auto next = [&](unsigned run) -> const Prompt& {
-      prompt = prompts[cold ? run * 31 % kTorn * (prompts.size() / kTorn) : 5];
+      prompt = prompts[cold ? std::size_t{run} * 31 % kTorn * (prompts.size() / kTorn) : 5];
       return prompt;
     };
     const double edge = median_us(runs, cold, [&](unsigned run) { return match_us(edges.tree, next(run)); });

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <tuple>
 
 #include "prefix/support.h"
 
@@ -64,9 +65,10 @@ class AllocationFailure : public RadixTreeTest {
 
   // Calls `body` with 0, 1, 2, … allocations to spend until it succeeds; returns how often it failed.
   int fail_everywhere(const std::function<void()>& body) {
-    const std::size_t cached = tree.cached_blocks();
-    const std::size_t evictable = tree.evictable_blocks();
-    const PrefixCounters counters = tree.counters();
+    const auto state = [this] {
+      return std::tuple(tree.cached_blocks(), tree.evictable_blocks(), tree.counters());
+    };
+    const auto before = state();
     for (int failures = 0;; ++failures) {
       allocations_left = failures;
       try {
@@ -77,9 +79,7 @@ class AllocationFailure : public RadixTreeTest {
         allocations_left = -1;
       }
       EXPECT_EQ(tree.check_invariants(), "");
-      EXPECT_EQ(tree.cached_blocks(), cached);
-      EXPECT_EQ(tree.evictable_blocks(), evictable);
-      EXPECT_EQ(tree.counters(), counters);
+      EXPECT_TRUE(state() == before) << "after failure " << failures;
     }
   }
 };
