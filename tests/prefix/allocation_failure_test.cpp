@@ -94,6 +94,16 @@ TEST_F(AllocationFailure, LookupThatFailsPinsNothing) {
   EXPECT_EQ(match.tail()->tokens, 2U);
 }
 
+TEST_F(AllocationFailure, SplitOfAFailedLookupKeepsTheOrderOfEviction) {
+  insert("gggghhhhiiiijjjj", {20, 21, 22, 23});
+  insert("ggggkkkk", {20, 24});
+  const std::vector<TokenId> prompt = tokens("gggghhhhiiii");
+
+  EXPECT_GT(fail_everywhere([&] { (void)tree.lookup(kKey, prompt); }), 1);
+
+  EXPECT_EQ(peek("gggghhhhiiii"), 12U);
+}
+
 TEST_F(AllocationFailure, InsertThatFailsPublishesNothing) {
   const std::vector<TokenId> prompt = tokens("aaaabbbbXXXXYY");
   const std::vector<BlockId> table = ids({0, 9, 10, 11});
