@@ -40,7 +40,7 @@ collect() {
 
 # Nothing but the bundle, glibc and an empty /tmp: a missing library shows here and not on the GPU machine.
 check_in_empty_root() {
-  unshare --user --map-root-user --mount --pid --fork true 2>/dev/null || {
+  unshare --user --map-root-user --mount --pid --fork mount -t proc proc /proc 2>/dev/null || {
     tried="not tried in an empty root, because namespaces are not allowed here"
     return
   }

@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # docs/adr/0012-dependencies.md says why each library is here.
 packages=(
-  g++ cmake ninja-build ccache pkg-config git python3 python3-venv python3-pip
+  g++ cmake ninja-build ccache pkg-config git xz-utils python3 python3-venv python3-pip
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libsimdjson-dev libxxhash-dev libhwy-dev
   libpcre2-dev libutf8proc-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev libdnnl-dev
