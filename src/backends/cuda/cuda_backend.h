@@ -2,7 +2,6 @@
 // CudaBackend: GpuBackend over the driver of one device.
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
