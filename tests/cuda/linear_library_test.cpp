@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear and linear_fp8 on the device where a library computes them: parity with the double model and with
 // the CPU, rows that do not depend on each other at the shapes of real models, and capture.
+#include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include <gtest/gtest.h>
 
@@ -56,8 +58,9 @@ void expect_model(const LinearCase& c, const LinearData& data, const Elements& o
   }
 }
 
-Elements run_on_device(const LinearCase& c, const LinearData& data, const gpu::KernelId<LinearArgs>& id) {
-  DeviceRun run(cuda_backend());
+Elements run_on(gpu::GpuBackend& gpu, const LinearCase& c, const LinearData& data,
+                const gpu::KernelId<LinearArgs>& id) {
+  DeviceRun run(gpu);
   LinearArgs args = linear_args(c);
   args.rows = run.put(c.rows);
   args.in = run.put(data.in);
@@ -71,7 +74,31 @@ Elements run_on_device(const LinearCase& c, const LinearData& data, const gpu::K
   return run.get(c.out_type, args.out, count);
 }
 
+Elements run_on_device(const LinearCase& c, const LinearData& data, const gpu::KernelId<LinearArgs>& id) {
+  return run_on(cuda_backend(), c, data, id);
+}
+
 class LinearLibrary : public testing::TestWithParam<gpu::KernelId<LinearArgs>> {};
+
+// The library adds in another order than the embedded kernels, and so shows in the bits of long sums.
+TEST_P(LinearLibrary, ComputesTheLayersOfModelsItself) {
+  runtime::BackendOptions options = test::cuda_options();
+  if (options.cublaslt == "") GTEST_SKIP() << "run without the library";
+  options.cublaslt = "";
+  const std::unique_ptr<gpu::GpuBackend> embedded = runtime::open_backend(options);
+  std::mt19937 random(80);
+  for (const ElementType type : {ElementType::kBf16, ElementType::kF16}) {
+    LinearCase c{.rows = 64, .in_features = 4096, .out_features = 192};
+    c.in_type = c.weight_type = type;
+    c.out_type = ElementType::kF32;
+    const LinearData data = random_linear(random, c);
+
+    const Elements by_library = run_on_device(c, data, GetParam());
+    const Elements by_kernels = run_on(*embedded, c, data, GetParam());
+
+    EXPECT_FALSE(std::ranges::equal(by_library.bytes(), by_kernels.bytes())) << name(c);
+  }
+}
 
 TEST_P(LinearLibrary, AgreesWithTheModelForEveryMixOfTypes) {
   std::mt19937 random(81);
