@@ -140,12 +140,27 @@ class Check:
         passed = len(cases) - len(failed) - len(skipped)
         self.say(f"{label}: {passed} passed, {len(skipped)} skipped, {len(failed)} failed, {seconds:.0f} s")
         self.rows.append({"name": label, "metric": "tests passed", "value": passed, "unit": f"of {len(cases)}"})
+        for case in cases:
+            self.record_parity(label, case)
         for name in failed:
             self.fail(f"{label}: {name}")
         if status != 0 and not failed:
             self.fail(f"{label}: exit status {status}\n" + output[-1500:])
         if passed == 0:
             self.fail(f"{label}: nothing ran")
+
+    def record_parity(self, label, case):
+        """What a comparison of the demo model's logits recorded."""
+        if "SmolLm2" not in case["classname"]:
+            return
+        name = f"{label}: {case['classname']}.{case['name']}"
+        for prefix, of in (("", ""), ("same_type_", ", CPU in the same type")):
+            if prefix + "mean_kl" not in case:
+                continue
+            same, clear = case[prefix + "same_top"], case[prefix + "clear_rows"]
+            self.rows.append({"name": name, "metric": "mean KL" + of, "value": float(case[prefix + "mean_kl"]), "unit": ""})
+            self.rows.append({"name": name, "metric": "same top token, gap above 0.1" + of, "value": int(same),
+                              "unit": f"of {clear}"})
 
     def tests(self):
         for path in self.arguments.path:

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Teacher-forced logits of the device against the CPU's: the same top token wherever the CPU's best two are
 // more than 0.1 apart, and a mean KL divergence of at most 1e-3.
+//
+// The demo model is held to the CPU in FP32, its most exact computation. Two computations in BF16 round
+// apart: the gap of a row's best two differs by 0.046 (standard deviation) between the CPU's own instruction
+// sets too, so that some row near 0.1 has another top token by chance.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -10,6 +14,7 @@
 #include <support/temp_dir.h>
 #include <support/tiny_model.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <metrale/kernels/cuda_kernels.h>
@@ -62,9 +67,10 @@ void compare_row(std::span<const float> reference, std::span<const float> row, C
   }
 }
 
-Comparison compare(const std::string& directory, const engine::EngineOptions& options,
-                   std::span<const Tokens> sequences, std::size_t chunk) {
-  EngineHarness cpu(directory, options, runtime::open_backend({.device = "cpu"}));
+Comparison compare(const std::string& directory, const engine::EngineOptions& reference,
+                   const engine::EngineOptions& options, std::span<const Tokens> sequences,
+                   std::size_t chunk) {
+  EngineHarness cpu(directory, reference, runtime::open_backend({.device = "cpu"}));
   EngineHarness device(directory, options);
   const auto expected = cpu.logits(sequences, chunk);
   const auto actual = device.logits(sequences, chunk);
@@ -78,16 +84,24 @@ Comparison compare(const std::string& directory, const engine::EngineOptions& op
   return all;
 }
 
+double mean_kl(const Comparison& found) {
+  return found.kl / static_cast<double>(found.rows);
+}
+
+void record(const Comparison& found, const std::string& prefix = "") {
+  testing::Test::RecordProperty(prefix + "mean_kl", fmt::format("{:.3e}", mean_kl(found)));
+  testing::Test::RecordProperty(prefix + "largest_flip", std::to_string(found.largest_flip));
+  testing::Test::RecordProperty(prefix + "same_top", std::to_string(found.same_top));
+  testing::Test::RecordProperty(prefix + "clear_rows", std::to_string(found.clear_rows));
+  testing::Test::RecordProperty(prefix + "rows", std::to_string(found.rows));
+}
+
 void expect_parity(const Comparison& found) {
-  const double mean_kl = found.kl / static_cast<double>(found.rows);
-  testing::Test::RecordProperty("mean_kl", std::to_string(mean_kl));
-  testing::Test::RecordProperty("largest_flip", std::to_string(found.largest_flip));
-  testing::Test::RecordProperty("clear_rows", std::to_string(found.clear_rows));
-  testing::Test::RecordProperty("rows", std::to_string(found.rows));
+  record(found);
   EXPECT_EQ(found.same_top, found.clear_rows)
       << "of " << found.rows << " rows; widest gap that was lost: " << found.largest_flip
       << ", largest logit: " << found.largest_logit;
-  EXPECT_LE(mean_kl, kMaxMeanKl);
+  EXPECT_LE(mean_kl(found), kMaxMeanKl);
 }
 
 engine::EngineOptions options_for(quant::ElementType compute, std::uint32_t max_seq_len,
@@ -134,7 +148,8 @@ TEST_P(TinyParity, DeviceAgreesWithTheCpu) {
     sequences[s].resize(s == 0 && is_long ? 700 : 90);
     for (std::int32_t& token : sequences[s]) token = static_cast<std::int32_t>(random() % 256);
   }
-  expect_parity(compare(dir.path(), options_for(GetParam().compute, is_long ? 800 : 100, 4), sequences, 64));
+  const engine::EngineOptions options = options_for(GetParam().compute, is_long ? 800 : 100, 4);
+  expect_parity(compare(dir.path(), options, options, sequences, 64));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyParity, testing::ValuesIn(parity_cases()),
@@ -153,7 +168,13 @@ TEST_P(SmolLm2Parity, DeviceAgreesWithTheCpu) {
     const auto prompt = tokens.at(p);
     prompts.emplace_back(prompt.begin(), prompt.end());
   }
-  expect_parity(compare(demo_model_directory(), options_for(GetParam(), 128, 8), prompts, 32));
+  const engine::EngineOptions options = options_for(GetParam(), 128, 8);
+  const engine::EngineOptions exact = options_for(quant::ElementType::kF32, 128, 8);
+  expect_parity(compare(demo_model_directory(), exact, options, prompts, 32));
+
+  const Comparison same_type = compare(demo_model_directory(), options, options, prompts, 32);
+  record(same_type, "same_type_");
+  EXPECT_LE(mean_kl(same_type), kMaxMeanKl);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, SmolLm2Parity,
@@ -188,8 +209,8 @@ TEST(SmolLm2FlashInfer, DecodeAgreesWithTheCpu) {
       compare_row(std::span(expected[s]).subspan(at, vocab), std::span(actual[s]).subspan(at, vocab), all);
     }
   }
-  RecordProperty("mean_kl", std::to_string(all.kl / static_cast<double>(all.rows)));
-  EXPECT_LE(all.kl / static_cast<double>(all.rows), 1e-2);
+  record(all);
+  EXPECT_LE(mean_kl(all), 1e-2);
 }
 
 }  // namespace
