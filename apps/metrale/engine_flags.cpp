@@ -20,6 +20,13 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtyp
       ->capture_default_str();
 }
 
+void add_prefix_caching_flag(CLI::App& command, EngineFlags& flags, bool by_default) {
+  flags.prefix_caching = by_default;
+  command.add_flag("--enable-prefix-caching,!--no-prefix-caching", flags.prefix_caching,
+                   by_default ? "Compute the beginning that prompts share once (the default)"
+                              : "Compute the beginning that prompts share once");
+}
+
 void add_compute_flags(CLI::App& command, EngineFlags& flags) {
   command.add_flag(
       "--fast", flags.fast,
@@ -53,6 +60,7 @@ void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options
   options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
   options.compute = compute_type(flags);
   options.fast = flags.fast;
+  options.prefix_caching = flags.prefix_caching;
   options.attention = flags.attention == "flashinfer" ? engine::AttentionKernel::kFlashInfer
                                                       : engine::AttentionKernel::kNative;
 }

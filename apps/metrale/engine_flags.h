@@ -19,9 +19,12 @@ struct EngineFlags {
   std::string dtype = "auto";
   bool fast = false;
   std::string attention = "native";
+  bool prefix_caching = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags,
                       const char* kv_dtype_help = "Format of the KV cache: bf16 or fp32, or K:V");
+// --enable-prefix-caching and its opposite, --no-prefix-caching; `by_default` as the help says.
+void add_prefix_caching_flag(CLI::App& command, EngineFlags& flags, bool by_default);
 // Of the commands that compute.
 void add_compute_flags(CLI::App& command, EngineFlags& flags);
 

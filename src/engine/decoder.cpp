@@ -143,6 +143,16 @@ void Decoder::set_blocks(std::uint32_t table_row, std::uint32_t first, std::span
   if (!blocks.empty()) deltas_.push_back({table_row, first, static_cast<std::uint32_t>(blocks.size())});
 }
 
+void Decoder::copy_block(BlockId from, BlockId to) {
+  for (std::uint32_t i = 0; i < cache_->num_layers(); ++i) {
+    const LayerId layer(static_cast<LayerId::Value>(i));
+    gpu_->copy_d2d_async(cache_->k_cache_ptr(layer, to), cache_->k_cache_ptr(layer, from),
+                         cache_->k_block_stride_bytes_for_layer(layer), stream_.ref());
+    gpu_->copy_d2d_async(cache_->v_cache_ptr(layer, to), cache_->v_cache_ptr(layer, from),
+                         cache_->v_block_stride_bytes_for_layer(layer), stream_.ref());
+  }
+}
+
 void Decoder::check(std::span<const StepSequence> batch) const {
   if (batch.empty()) throw InvalidArgument("a step needs at least one sequence");
   if (batch.size() > limits_.max_batch_size) {

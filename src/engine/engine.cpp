@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <random>
 
 #include <fmt/format.h>
 
 #include <metrale/base/checked.h>
 #include <metrale/engine/engine.h>
 #include <metrale/gpu/resource.h>
+#include <metrale/prefix/no_prefix_caching.h>
+#include <metrale/prefix/radix_tree.h>
 
+#include "engine/answer.h"
 #include "engine/checkpoint.h"
-#include "engine/sequence.h"
+#include "engine/engine_metrics.h"
 
 namespace metrale::engine {
 namespace {
@@ -29,6 +35,17 @@ std::uint32_t resolve_kv_blocks(const EngineOptions& options, const gpu::EngineL
       "max_batch_size sequences of max_seq_len need more KV blocks than there can be");
 }
 
+std::unique_ptr<prefix::PrefixCache> make_prefix_cache(bool enabled, const kv::PagedKvCache& cache,
+                                                       const Clock& clock) {
+  if (!enabled) return std::make_unique<prefix::NoPrefixCaching>(cache.block_size());
+  std::random_device random;
+  const std::uint64_t seed = (std::uint64_t{random()} << 32) | random();
+  return std::make_unique<prefix::RadixTree>(
+      prefix::RadixTreeConfig{
+          .block_size = cache.block_size(), .num_blocks = cache.num_blocks(), .hash_seed = seed},
+      clock);
+}
+
 }  // namespace
 
 std::string_view to_string(FinishReason reason) {
@@ -39,6 +56,8 @@ std::string_view to_string(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kTimeout:
+      return "timeout";
     case FinishReason::kNoLogits:
       return "no_logits";
   }
@@ -51,7 +70,8 @@ Engine::Engine(gpu::GpuBackend& gpu, const std::string& model_directory, const E
       clock_(&clock),
       config_(load_model_config(model_directory)),
       limits_(resolve_limits(options, config_)),
-      max_prompt_chunk_(options.max_prompt_chunk == 0 ? limits_.max_batch_tokens : options.max_prompt_chunk) {
+      tokenizer_(options.tokenizer),
+      door_(std::make_unique<Door>()) {
   const weights::ModelDirectory directory = weights::ModelDirectory::open(model_directory);
   compute_ = options.compute.value_or(default_compute(config_, directory));
   weights_ = std::make_unique<ModelWeights>(gpu, config_, directory, compute_, options.progress);
@@ -62,15 +82,23 @@ Engine::Engine(gpu::GpuBackend& gpu, const std::string& model_directory, const E
                                                       .use_graphs = options.use_graphs,
                                                       .fast = options.fast,
                                                       .attention = options.attention});
-  for (std::uint32_t row = limits_.max_batch_size; row-- > 0;) free_rows_.push_back(row);
+  prefixes_ = make_prefix_cache(options.prefix_caching, *cache_, clock);
+  scheduler_ = std::make_unique<Scheduler>(SchedulerConfig{.limits = limits_,
+                                                           .max_prompt_chunk = options.max_prompt_chunk,
+                                                           .max_overtakes = options.max_overtakes,
+                                                           .preempted = options.preempted},
+                                           *cache_, *prefixes_);
+  if (options.metrics != nullptr) metrics_ = std::make_unique<Metrics>(*options.metrics);
 }
 
 Engine::~Engine() = default;
 
 void Engine::close() {
-  waiting_.clear();
-  running_.clear();
+  answers_.clear();
+  groups_.clear();
   if (!decoder_) return;
+  decoder_->wait();
+  scheduler_.reset();
   gpu::Teardown teardown;
   teardown.add(*weights_);
   teardown.add(*cache_);
@@ -78,19 +106,21 @@ void Engine::close() {
   teardown.release_all(*gpu_);
 }
 
-std::uint32_t Engine::blocks_for(const Request& request) const {
+std::uint32_t Engine::max_tokens(const Request& request) const {
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
-  const std::uint32_t tokens = prompt + std::min(request.max_new_tokens, limits_.max_seq_len - prompt);
-  return ceil_div(tokens, limits_.block_size);
+  return prompt + std::min(request.max_new_tokens, limits_.max_seq_len - prompt);
 }
 
-RequestId Engine::submit(Request request) {
+void Engine::check(const Request& request) const {
   if (request.prompt.empty()) throw InvalidArgument("the prompt has no tokens");
   if (request.prompt.size() >= limits_.max_seq_len) {
     throw InvalidArgument(fmt::format("a prompt of {} tokens leaves no room for an answer: max_seq_len is {}",
                                       request.prompt.size(), limits_.max_seq_len));
   }
   if (request.max_new_tokens == 0) throw InvalidArgument("max_new_tokens is 0; it must be at least 1");
+  if (request.n == 0 || request.n > kMaxAnswers) {
+    throw InvalidArgument(fmt::format("n is {}; it must be 1 to {}", request.n, kMaxAnswers));
+  }
   const auto check_ids = [this](std::span<const std::int32_t> ids, std::string_view what) {
     for (const std::int32_t id : ids) {
       if (id >= 0 && static_cast<std::uint32_t>(id) < config_.vocab_size) continue;
@@ -100,155 +130,83 @@ RequestId Engine::submit(Request request) {
   };
   check_ids(request.prompt, "prompt");
   check_ids(request.stop_ids, "stop");
-  if (blocks_for(request) > cache_->num_blocks()) {
+  if (!request.stop.empty() && tokenizer_ == nullptr) {
+    throw InvalidArgument("a stop text needs a tokenizer, and the engine has none");
+  }
+  if (std::ranges::any_of(request.stop, &std::string::empty)) throw InvalidArgument("a stop text is empty");
+  if (request.retention.priority >= prefix::kPriorityClasses) {
+    throw InvalidArgument(fmt::format("retention priority {}; it must be below {}",
+                                      request.retention.priority, prefix::kPriorityClasses));
+  }
+  sampling::validate(request.sampling, config_.vocab_size);
+  const std::uint32_t blocks = ceil_div(max_tokens(request), limits_.block_size);
+  if (blocks > cache_->num_blocks()) {
     throw InvalidArgument(fmt::format(
         "the request needs {} KV blocks of {} tokens, the cache has {}: raise --kv-blocks, or ask "
         "for fewer tokens",
-        blocks_for(request), limits_.block_size, cache_->num_blocks()));
+        blocks, limits_.block_size, cache_->num_blocks()));
   }
-  auto sequence = std::make_unique<Sequence>(RequestId(next_id_), std::move(request), config_, clock_->now());
-  waiting_.push_back(std::move(sequence));
-  return RequestId(next_id_++);
+}
+
+RequestId Engine::submit(Request request) {
+  check(request);
+  const std::scoped_lock lock(door_->mutex);
+  const RequestId id(door_->next_id);
+  door_->submitted.push_back(
+      std::make_unique<Group>(id, std::move(request), config_, tokenizer_, clock_->now()));
+  ++door_->next_id;
+  ++door_->unfinished;
+  door_->work.notify_all();
+  return id;
 }
 
 void Engine::cancel(RequestId request) {
-  for (auto& sequence : waiting_) {
-    if (sequence->id == request) sequence->cancelled = true;
-  }
-  for (auto& sequence : running_) {
-    if (sequence->id == request) sequence->cancelled = true;
-  }
+  const std::scoped_lock lock(door_->mutex);
+  door_->cancelled.push_back(request);
 }
 
-std::vector<StepEvent> Engine::step() {
-  std::vector<StepEvent> events;
-  drop_cancelled(events);
-  admit();
-  if (running_.empty()) return events;
-  std::vector<StepSequence> batch;
-  std::vector<Sequence*> members;
-  plan(batch, members);
-  decoder_->run(batch);
-  take_tokens(members, events);
-  std::erase_if(running_, [](const auto& sequence) { return sequence->finished; });
-  return events;
+bool Engine::idle() const {
+  const std::scoped_lock lock(door_->mutex);
+  return door_->unfinished == 0;
 }
 
-void Engine::drop_cancelled(std::vector<StepEvent>& events) {
-  const auto end = [&](std::unique_ptr<Sequence>& sequence) {
-    if (!sequence->cancelled) return false;
-    events.push_back({sequence->id, std::nullopt, FinishReason::kCancelled});
-    finish(*sequence, FinishReason::kCancelled);
-    return true;
-  };
-  std::erase_if(waiting_, end);
-  std::erase_if(running_, end);
-}
-
-void Engine::admit() {
-  // First come, first served: a request that does not fit yet holds back those behind it.
-  while (!waiting_.empty() && !free_rows_.empty()) {
-    Sequence& sequence = *waiting_.front();
-    const std::uint32_t blocks = blocks_for(sequence.request);
-    if (blocks > cache_->num_free_blocks()) return;
-    sequence.table_row = free_rows_.back();
-    free_rows_.pop_back();
-    for (std::uint32_t i = 0; i < blocks; ++i) sequence.blocks.push_back(cache_->alloc_block());
-    decoder_->set_blocks(*sequence.table_row, 0, sequence.blocks);
-    sequence.started_at = clock_->now();
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-  }
-}
-
-void Engine::plan(std::vector<StepSequence>& batch, std::vector<Sequence*>& members) {
-  std::uint32_t budget = limits_.max_batch_tokens;
-  const auto add = [&](Sequence& sequence, std::uint32_t length) {
-    sequence.in_step = length;
-    const bool reaches_end = sequence.cached + length == sequence.tokens.size();
-    batch.push_back(
-        {.table_row = *sequence.table_row,
-         .start = sequence.cached,
-         .tokens = std::span<const std::int32_t>(sequence.tokens).subspan(sequence.cached, length),
-         .logit_rows = reaches_end ? 1U : 0U});
-    members.push_back(&sequence);
-    budget -= length;
-  };
-  // Decoding first: a running answer never waits for somebody's prompt.
-  for (auto& sequence : running_) {
-    if (sequence->is_decoding() && budget > 0) add(*sequence, 1);
-  }
-  for (auto& sequence : running_) {
-    if (sequence->is_decoding() || budget == 0) continue;
-    const auto left = static_cast<std::uint32_t>(sequence->tokens.size()) - sequence->cached;
-    add(*sequence, std::min({left, budget, max_prompt_chunk_}));
-  }
-}
-
-void Engine::take_tokens(std::span<Sequence* const> members, std::vector<StepEvent>& events) {
-  const bool all_greedy = std::ranges::all_of(members, [](const Sequence* s) { return s->takes_argmax; });
-  std::span<const float> logits;
-  std::span<const std::int32_t> greedy;
-  if (all_greedy) {
-    greedy = decoder_->read_greedy_tokens();
-  } else {
-    logits = decoder_->read_logits();
-  }
-  std::size_t row = 0;
-  for (Sequence* sequence : members) {
-    sequence->cached += sequence->in_step;
-    if (sequence->cached < sequence->tokens.size()) continue;
-    const auto own =
-        all_greedy ? std::span<const float>{} : logits.subspan(row * config_.vocab_size, config_.vocab_size);
-    accept(*sequence, choose(*sequence, own, all_greedy ? greedy[row] : -1), events);
-    ++row;
-  }
-}
-
-std::optional<std::int32_t> Engine::choose(Sequence& sequence, std::span<const float> logits,
-                                           std::int32_t greedy) {
-  if (logits.empty()) return greedy >= 0 ? std::optional(greedy) : std::nullopt;
-  const sampling::SampleResult result =
-      sequence.sampler.sample(logits, sequence.history(), sequence.tokens.size());
-  if (result.status != sampling::SampleStatus::kOk) return std::nullopt;
-  return static_cast<std::int32_t>(result.token);
-}
-
-void Engine::accept(Sequence& sequence, std::optional<std::int32_t> token, std::vector<StepEvent>& events) {
-  const Nanoseconds now = clock_->now();
-  if (sequence.stats.output_tokens == 0) sequence.first_token_at = now;
-  sequence.last_token_at = now;
-  const auto end = [&](FinishReason reason, std::optional<std::int32_t> last) {
-    events.push_back({sequence.id, last, reason});
-    finish(sequence, reason);
-  };
-  if (!token) return end(FinishReason::kNoLogits, std::nullopt);
-  if (sequence.stops_at(*token)) return end(FinishReason::kStop, std::nullopt);
-  ++sequence.stats.output_tokens;
-  sequence.tokens.push_back(*token);
-  const bool full = sequence.tokens.size() >= limits_.max_seq_len ||
-                    sequence.stats.output_tokens >= sequence.request.max_new_tokens;
-  if (full) return end(FinishReason::kLength, token);
-  events.push_back({sequence.id, token, std::nullopt});
-}
-
-void Engine::finish(Sequence& sequence, FinishReason) {
-  sequence.finished = true;
-  cache_->free_blocks(sequence.blocks);
-  sequence.blocks.clear();
-  if (sequence.table_row) free_rows_.push_back(*sequence.table_row);
-  sequence.table_row.reset();
-  finished_[sequence.id] = sequence.final_stats();
+bool Engine::wait_for_work(Nanoseconds timeout) {
+  std::unique_lock lock(door_->mutex);
+  return door_->work.wait_for(lock, timeout, [this] { return door_->unfinished > 0; });
 }
 
 RequestStats Engine::take_stats(RequestId request) {
-  const auto found = finished_.find(request);
-  if (found == finished_.end()) {
+  const std::scoped_lock lock(door_->mutex);
+  const auto found = door_->stats.find(request);
+  if (found == door_->stats.end()) {
     throw InvalidArgument(fmt::format("request {} has not ended, or was asked for already", request.value()));
   }
   const RequestStats stats = found->second;
-  finished_.erase(found);
+  door_->stats.erase(found);
   return stats;
+}
+
+EngineCounts Engine::counts() const {
+  const std::scoped_lock lock(door_->mutex);
+  EngineCounts counts = door_->counts;
+  counts.requests_submitted = door_->next_id - 1;
+  return counts;
+}
+
+std::vector<StepEvent> Engine::step() {
+  const Nanoseconds begin = clock_->now();
+  std::vector<StepEvent> events;
+  take_submitted();
+  end_cancelled(events);
+  const StepPlan& plan = scheduler_->plan();
+  std::size_t tokens = 0;
+  for (const StepItem& item : plan.items) tokens += item.tokens.size();
+  if (tokens > 0) {
+    run(plan);
+    take_tokens(plan, events);
+  }
+  update_counts(begin, tokens);
+  return events;
 }
 
 }  // namespace metrale::engine

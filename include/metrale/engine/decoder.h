@@ -73,6 +73,9 @@ class Decoder {
   // Names the blocks [first, first + blocks.size()) of a sequence; sent to the device before the next step.
   void set_blocks(std::uint32_t table_row, std::uint32_t first, std::span<const BlockId> blocks);
 
+  // Enqueues the copy of a block's keys and values in every layer, before the next step.
+  void copy_block(BlockId from, BlockId to);
+
   // Enqueues one step. The keys and values of every token are written to the cache and its logit rows
   // computed, in the order of `batch`. Throws InvalidArgument where a limit is passed or a block is not set;
   // nothing is enqueued then.

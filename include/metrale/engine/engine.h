@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: requests in, tokens out. Owns a model on a backend (weights, KV cache, decoder) and schedules
-// requests: each step takes every running sequence's next token and fills what is left of the token budget
-// with prompt chunks.
+// Engine: requests in, tokens out. Owns a model on a backend (weights, KV cache, decoder), its prefix cache
+// and its scheduler: each step takes every running answer's next token and fills what is left of the token
+// budget with prompt chunks.
 //
-// Threads: one caller. A request's tokens depend on its own prompt, parameters and seed only, never on its
-// batch-mates.
+// Threads: submit, cancel, idle, wait_for_work and take_stats may be called from any thread; everything else,
+// step() first, from one. A request's tokens depend on its own prompt, parameters and seed only, never on its
+// batch-mates, nor on what the prefix cache held.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,48 +18,33 @@
 #include <vector>
 
 #include <metrale/base/clock.h>
-#include <metrale/base/ids.h>
+#include <metrale/base/metrics.h>
 #include <metrale/engine/decoder.h>
 #include <metrale/engine/model_config.h>
 #include <metrale/engine/model_weights.h>
+#include <metrale/engine/request.h>
+#include <metrale/engine/scheduler.h>
+#include <metrale/engine/tokenizer.h>
 #include <metrale/kv/paged_cache.h>
-#include <metrale/sampling/sampler.h>
+#include <metrale/prefix/prefix_cache.h>
 #include <metrale/weights/model_directory.h>
 
 namespace metrale::engine {
 
-using RequestId = Id<struct RequestTag, std::uint64_t>;
+inline constexpr std::uint32_t kMaxAnswers = 1024;  // of one request
 
-struct Request {
-  std::vector<std::int32_t> prompt;  // at least one token, fewer than max_seq_len
-  sampling::SamplingParams sampling;
-  std::uint32_t max_new_tokens = 256;  // cut to what max_seq_len leaves
-  std::vector<std::int32_t> stop_ids;  // beside the model's end-of-text tokens
-  bool ignore_eos = false;             // the model's end-of-text tokens do not stop it
-};
-
-enum class FinishReason : std::uint8_t {
-  kStop,       // a stop token, which is not part of the output
-  kLength,     // max_new_tokens, or max_seq_len
-  kCancelled,  // cancel()
-  kNoLogits,   // no token had a finite, allowed logit
-};
-// "stop", "length", "cancelled", "no_logits".
-[[nodiscard]] std::string_view to_string(FinishReason reason);
-
-// What a step did for one request: a new token, an end, or both.
-struct StepEvent {
-  RequestId request;
-  std::optional<std::int32_t> token;
-  std::optional<FinishReason> finished;
-};
-
-struct RequestStats {
-  std::uint32_t prompt_tokens = 0;
-  std::uint32_t output_tokens = 0;
-  Nanoseconds queued{0};  // submit to the first step
-  Nanoseconds ttft{0};    // submit to the first token
-  Nanoseconds decode{0};  // first token to the last
+struct EngineCounts {
+  std::uint64_t requests_submitted = 0;
+  std::uint64_t requests_finished = 0;
+  std::uint64_t prompt_tokens = 0;  // of submitted requests
+  std::uint64_t output_tokens = 0;
+  std::size_t waiting = 0;  // sequences, now
+  std::size_t running = 0;
+  std::size_t free_blocks = 0;  // now
+  std::size_t cached_blocks = 0;
+  std::size_t held_blocks = 0;  // by running sequences; some are cached too
+  SchedulerCounters scheduler;
+  prefix::PrefixCounters prefix;
 };
 
 struct EngineOptions {
@@ -74,6 +59,12 @@ struct EngineOptions {
   bool use_graphs = true;
   bool fast = false;  // as DecoderOptions
   AttentionKernel attention = AttentionKernel::kNative;
+  bool prefix_caching = false;       // share the keys and values of equal prefixes
+  std::uint32_t max_overtakes = 64;  // as SchedulerConfig
+  PreemptionStore* preempted =
+      nullptr;  // where a preempted answer's keys and values go; null: computed again
+  const Tokenizer* tokenizer = nullptr;  // for StepEvent::text and Request::stop; outlives the engine
+  MetricsRegistry* metrics = nullptr;    // outlives the engine; docs/metrics.md names what it finds there
   ModelWeights::Progress progress;
 };
 
@@ -88,17 +79,21 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Throws InvalidArgument: an empty prompt, one beyond max_seq_len or the KV cache, a token id or a sampling
-  // parameter out of range, max_new_tokens 0.
+  // parameter out of range, max_new_tokens or n 0, an empty stop text, or one without a tokenizer.
   RequestId submit(Request request);
-  // Ends a request at the next step; nothing for one that has ended.
+  // Ends all answers of a request at the next step; nothing for one that has ended.
   void cancel(RequestId request);
   // Nothing is queued or running.
-  [[nodiscard]] bool idle() const { return waiting_.empty() && running_.empty(); }
+  [[nodiscard]] bool idle() const;
+  // Blocking: until something is queued or running, or the time is over. Whether there is work.
+  bool wait_for_work(Nanoseconds timeout);
   // Blocking: one step. Empty where idle. When it throws, the step's requests stay as they were before it.
   std::vector<StepEvent> step();
-  // Of a request that has ended; forgets it. Throws InvalidArgument for any other.
+  // Of a request all of whose answers have ended; forgets it. Throws InvalidArgument for any other.
   [[nodiscard]] RequestStats take_stats(RequestId request);
 
+  // Since the engine was made, except what is now.
+  [[nodiscard]] EngineCounts counts() const;
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const gpu::EngineLimits& limits() const { return limits_; }
   [[nodiscard]] quant::ElementType compute() const { return compute_; }
@@ -113,33 +108,49 @@ class Engine {
   // first failure. The engine can only be destroyed afterwards.
   void close();
 
+  [[nodiscard]] const Scheduler& scheduler() const { return *scheduler_; }
+
  private:
-  struct Sequence;
-  void admit();
-  void drop_cancelled(std::vector<StepEvent>& events);
-  void plan(std::vector<StepSequence>& batch, std::vector<Sequence*>& members);
-  void take_tokens(std::span<Sequence* const> members, std::vector<StepEvent>& events);
-  [[nodiscard]] std::optional<std::int32_t> choose(Sequence& sequence, std::span<const float> logits,
+  struct Group;
+  struct Answer;
+  struct Metrics;
+  struct Door;
+  void check(const Request& request) const;
+  void take_submitted();
+  void end_cancelled(std::vector<StepEvent>& events);
+  void run(const StepPlan& plan);
+  void take_tokens(const StepPlan& plan, std::vector<StepEvent>& events);
+  // `logits` is empty where the device's argmax was asked for.
+  void take_answer(Answer& answer, std::span<const float> logits, std::int32_t greedy,
+                   std::vector<StepEvent>& events);
+  [[nodiscard]] std::optional<std::int32_t> choose(Answer& answer, std::span<const float> logits,
                                                    std::int32_t greedy);
-  void accept(Sequence& sequence, std::optional<std::int32_t> token, std::vector<StepEvent>& events);
-  void finish(Sequence& sequence, FinishReason reason);
-  [[nodiscard]] std::uint32_t blocks_for(const Request& request) const;
+  void accept(Answer& answer, std::optional<std::int32_t> token, std::vector<StepEvent>& events);
+  void add_text(Answer& answer, std::int32_t token, std::string& text) const;
+  void finish(Answer& answer, FinishReason reason, StepEvent event, std::vector<StepEvent>& events);
+  void forget(Group& group);
+  void update_counts(Nanoseconds step_begin, std::size_t step_tokens);
+  [[nodiscard]] std::uint32_t max_tokens(const Request& request) const;
 
   gpu::GpuBackend* gpu_;
   const Clock* clock_;
   ModelConfig config_;
   gpu::EngineLimits limits_;
   quant::ElementType compute_ = quant::ElementType::kBf16;
-  std::uint32_t max_prompt_chunk_ = 0;
+  const Tokenizer* tokenizer_ = nullptr;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<kv::PagedKvCache> cache_;
   std::unique_ptr<Decoder> decoder_;
 
-  std::uint64_t next_id_ = 1;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
-  std::vector<std::uint32_t> free_rows_;            // of the block tables
-  std::map<RequestId, RequestStats> finished_;
+  std::unique_ptr<prefix::PrefixCache> prefixes_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<RequestId, std::unique_ptr<Group>> groups_;  // taken in, and not over
+  std::map<SequenceId, Answer*> answers_;
+  std::uint64_t finished_requests_ = 0;
+  std::uint64_t prompt_tokens_ = 0;
+  std::uint64_t output_tokens_ = 0;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Door> door_;
 };
 
 }  // namespace metrale::engine
