@@ -77,7 +77,7 @@ struct Engine::Group {
   bool started = false;
   std::vector<Answer> answers;
   RequestStats stats;
-  Nanoseconds first_token_at{0};
+  std::optional<Nanoseconds> first_token_at;
   Nanoseconds last_token_at{0};
 };
 

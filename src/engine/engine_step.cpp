@@ -148,7 +148,7 @@ std::optional<std::int32_t> Engine::choose(Answer& answer, std::span<const float
 void Engine::accept(Answer& answer, std::optional<std::int32_t> token, std::vector<StepEvent>& events) {
   Group& group = *answer.group;
   const Nanoseconds now = clock_->now();
-  if (group.first_token_at.count() == 0) {
+  if (!group.first_token_at) {
     group.first_token_at = now;
     group.stats.cached_tokens =
         std::min(scheduler_->info(*answer.sequence).cached_tokens, group.num_prompt_tokens);
@@ -201,13 +201,13 @@ void Engine::finish(Answer& answer, FinishReason reason, StepEvent event, std::v
 }
 
 void Engine::forget(Group& group) {
-  if (group.first_token_at.count() != 0) {
-    group.stats.ttft = group.first_token_at - group.stats.submitted;
-    group.stats.decode = group.last_token_at - group.first_token_at;
+  if (group.first_token_at) {
+    group.stats.ttft = *group.first_token_at - group.stats.submitted;
+    group.stats.decode = group.last_token_at - *group.first_token_at;
   }
   if (metrics_ && group.started) {
     metrics_->queue.observe(seconds(group.stats.queued));
-    if (group.first_token_at.count() != 0) metrics_->ttft.observe(seconds(group.stats.ttft));
+    if (group.first_token_at) metrics_->ttft.observe(seconds(group.stats.ttft));
   }
   ++finished_requests_;
   const std::scoped_lock lock(door_->mutex);

@@ -95,7 +95,9 @@ SequenceId Scheduler::fork(SequenceId id) {
   ++counters_.forked;
   const std::size_t num_full = from.computed / config_.limits.block_size;
   const bool has_partial = from.computed % config_.limits.block_size != 0;
-  if (!from.is_running() || from.left() != 0 || free_rows_.empty() || !would_fit(has_partial ? 1 : 0)) {
+  const bool has_place = !free_rows_.empty() && would_fit(has_partial ? 1 : 0) &&
+                         (waiting_.empty() || !(*waiting_.begin())->is_starving);
+  if (!from.is_running() || from.left() != 0 || !has_place) {
     enqueue(made);
     return made.id;
   }
@@ -110,7 +112,9 @@ SequenceId Scheduler::fork(SequenceId id) {
     expects(allocate(made, 1), "a block that was there is gone");
     pool_->inc_ref(from.blocks[num_full]);
     made.copy = BlockCopy{from.blocks[num_full], made.blocks[num_full]};
+    ++num_copies_;
   }
+  count_overtaken(made);
   enter(made);
   return made.id;
 }
@@ -216,7 +220,10 @@ bool Scheduler::try_admit(Sequence& sequence) {
     const prefix::Match found = prefixes_->pin(sequence.key(), tokens);
     if (!would_fit(total - found.blocks().size())) return false;
   }
-  start(sequence, prefixes_->lookup(sequence.key(), tokens));
+  prefix::Match match = prefixes_->lookup(sequence.key(), tokens);
+  // A block to copy from is pinned too: it may be the very one that is needed.
+  if (total - match.blocks().size() > available_blocks()) match.tail_copied();
+  start(sequence, std::move(match));
   return true;
 }
 
@@ -235,6 +242,7 @@ void Scheduler::start(Sequence& sequence, prefix::Match&& match) {
   if (const auto& tail = sequence.match.tail()) {
     pool_->inc_ref(tail->block);
     sequence.copy = BlockCopy{tail->block, sequence.blocks[found.size()]};
+    ++num_copies_;
     sequence.computed += tail->tokens;
   }
   if (sequence.info.preemptions == 0) sequence.info.cached_tokens = sequence.computed;

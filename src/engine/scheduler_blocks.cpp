@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scheduler: blocks, from the pool to the prefix cache and back.
+#include <algorithm>
 #include <map>
 #include <new>
 #include <utility>
@@ -18,8 +19,10 @@ std::size_t Scheduler::blocks_for(std::size_t tokens) const {
   return ceil_div<std::size_t>(tokens, config_.limits.block_size);
 }
 
+// The source of a copy that is not made yet stays used, though the prefix cache may be ready to give it back.
 std::size_t Scheduler::available_blocks() const {
-  return pool_->num_free_blocks() + prefixes_->evictable_blocks();
+  const std::size_t blocks = pool_->num_free_blocks() + prefixes_->evictable_blocks();
+  return blocks - std::min(blocks, num_copies_);
 }
 
 // Each running sequence keeps a block that it may need soon, or the newcomer would be preempted at once.
@@ -28,7 +31,7 @@ bool Scheduler::would_fit(std::size_t blocks) const {
 }
 
 std::size_t Scheduler::held_blocks() const {
-  return pool_->num_blocks() - available_blocks();
+  return pool_->num_blocks() - pool_->num_free_blocks() - prefixes_->evictable_blocks();
 }
 
 std::size_t Scheduler::evict(std::size_t count) {
@@ -39,8 +42,9 @@ std::size_t Scheduler::evict(std::size_t count) {
 
 // The one place where sequences get blocks. All or none.
 bool Scheduler::allocate(Sequence& sequence, std::size_t count) {
-  if (count > pool_->num_free_blocks()) evict(count - pool_->num_free_blocks());
-  if (count > pool_->num_free_blocks()) return false;
+  while (count > pool_->num_free_blocks()) {
+    if (evict(count - pool_->num_free_blocks()) == 0) return false;
+  }
   sequence.blocks.reserve(sequence.blocks.size() + count);
   for (std::size_t i = 0; i < count; ++i) sequence.blocks.push_back(pool_->alloc_block());
   return true;
@@ -95,6 +99,7 @@ void Scheduler::drop_copy(Sequence& sequence) noexcept {
   pool_->dec_ref(sequence.copy->from);
   sequence.match.tail_copied();
   sequence.copy.reset();
+  --num_copies_;
 }
 
 // Gives back what a running sequence has. It waits, or is over.
