@@ -112,7 +112,6 @@ SequenceId Scheduler::fork(SequenceId id) {
     expects(allocate(made, 1), "a block that was there is gone");
     pool_->inc_ref(from.blocks[num_full]);
     made.copy = BlockCopy{from.blocks[num_full], made.blocks[num_full]};
-    ++num_copies_;
   }
   count_overtaken(made);
   enter(made);
@@ -222,7 +221,7 @@ bool Scheduler::try_admit(Sequence& sequence) {
   }
   prefix::Match match = prefixes_->lookup(sequence.key(), tokens);
   // A block to copy from is pinned too: it may be the very one that is needed.
-  if (total - match.blocks().size() > available_blocks()) match.tail_copied();
+  if (!would_fit(total - match.blocks().size())) match.tail_copied();
   start(sequence, std::move(match));
   return true;
 }
@@ -242,7 +241,6 @@ void Scheduler::start(Sequence& sequence, prefix::Match&& match) {
   if (const auto& tail = sequence.match.tail()) {
     pool_->inc_ref(tail->block);
     sequence.copy = BlockCopy{tail->block, sequence.blocks[found.size()]};
-    ++num_copies_;
     sequence.computed += tail->tokens;
   }
   if (sequence.info.preemptions == 0) sequence.info.cached_tokens = sequence.computed;

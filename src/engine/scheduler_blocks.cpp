@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scheduler: blocks, from the pool to the prefix cache and back.
-#include <algorithm>
 #include <map>
 #include <new>
 #include <utility>
@@ -19,19 +18,18 @@ std::size_t Scheduler::blocks_for(std::size_t tokens) const {
   return ceil_div<std::size_t>(tokens, config_.limits.block_size);
 }
 
-// The source of a copy that is not made yet stays used, though the prefix cache may be ready to give it back.
 std::size_t Scheduler::available_blocks() const {
-  const std::size_t blocks = pool_->num_free_blocks() + prefixes_->evictable_blocks();
-  return blocks - std::min(blocks, num_copies_);
+  return pool_->num_free_blocks() + prefixes_->evictable_blocks();
 }
 
-// Each running sequence keeps a block that it may need soon, or the newcomer would be preempted at once.
+// Each running sequence keeps a block that it may need soon, or the newcomer would be preempted at once. It
+// may also be waiting for a copy, whose source stays used though the prefix cache counts it as evictable.
 bool Scheduler::would_fit(std::size_t blocks) const {
   return blocks + running_.size() <= available_blocks();
 }
 
 std::size_t Scheduler::held_blocks() const {
-  return pool_->num_blocks() - pool_->num_free_blocks() - prefixes_->evictable_blocks();
+  return pool_->num_blocks() - available_blocks();
 }
 
 std::size_t Scheduler::evict(std::size_t count) {
@@ -99,7 +97,6 @@ void Scheduler::drop_copy(Sequence& sequence) noexcept {
   pool_->dec_ref(sequence.copy->from);
   sequence.match.tail_copied();
   sequence.copy.reset();
-  --num_copies_;
 }
 
 // Gives back what a running sequence has. It waits, or is over.

@@ -209,7 +209,6 @@ class Scheduler {
   Queue running_;
   std::vector<TableUpdate> tables_;  // since the last complete()
   std::vector<std::uint32_t> free_rows_;
-  std::size_t num_copies_ = 0;  // that sequences wait for
   StepPlan plan_;
   SchedulerCounters counters_;
 };

@@ -42,6 +42,21 @@ TEST(Scheduler, SecondRequestBeginsWhereTheSharedPrefixEnds) {
   // 32 in full blocks, 7 in the third by copy.
   EXPECT_EQ(sim.scheduler().info(second).cached_tokens, 39U);
   EXPECT_EQ(sim.scheduler().counters().computed_tokens, 41U);
+  EXPECT_EQ(sim.scheduler().held_blocks(), 3U);  // the block that was copied from is nobody's any more
+}
+
+TEST(Scheduler, CopiesNothingFromABlockThatItNeedsItself) {
+  Simulator sim({.num_blocks = 4, .max_seq_len = 64});
+  const SequenceId first = sim.add(counting(0, 40));
+  prefill(sim, first);
+  sim.remove(first);
+  Tokens prompt = counting(0, 36);
+  prompt.resize(64, 999);
+
+  const SequenceId second = sim.add(prompt);
+  prefill(sim, second);
+
+  EXPECT_EQ(sim.scheduler().info(second).cached_tokens, 32U);
 }
 
 TEST(Scheduler, RunningRequestsShareWhatOneOfThemHasComputed) {
@@ -210,6 +225,17 @@ TEST(Scheduler, ForkSharesFullBlocksAndCopiesThePartialOne) {
   sim.scheduler().append(second, 200);
   EXPECT_EQ(sim.step().size(), 2U);
   EXPECT_EQ(sim.scheduler().counters().computed_tokens, 42U);
+}
+
+TEST(Scheduler, ForkThatGoesAheadOvertakesWhoWaits) {
+  Simulator sim({.num_blocks = 8, .max_seq_len = 128});
+  const SequenceId first = sim.add(counting(0, 40));
+  prefill(sim, first);
+  (void)sim.add(counting(500, 120));
+  (void)sim.step();
+  (void)sim.fork(first);
+  EXPECT_EQ(sim.scheduler().num_waiting(), 1U);
+  EXPECT_EQ(sim.scheduler().counters().most_overtaken, 1U);
 }
 
 TEST(Scheduler, ForkOutlivesWhatItWasForkedFromBeforeItsFirstStep) {
