@@ -47,5 +47,7 @@ void measure_fp8(Bench& bench);
 void measure_small_kernels(Bench& bench);
 // Everything that the engine does with the model of this directory.
 void measure_engine(Bench& bench, const std::string& model);
+// Time to the first token where a prompt's beginning is cached, and where it is not.
+void measure_shared_prefix(Bench& bench, const std::string& model);
 
 }  // namespace metrale::bench

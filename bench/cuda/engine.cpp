@@ -11,6 +11,7 @@
 #include <metrale/engine/engine.h>
 
 #include "cuda/cases.h"
+#include "support/shared_prefix.h"
 
 namespace metrale::bench {
 namespace {
@@ -68,6 +69,16 @@ class Driver {
     (void)engine_.decoder().read_greedy_tokens();
   }
 
+  // The last `tokens` of the prompt, over what is in the cache.
+  void extend(std::uint32_t row, std::uint32_t tokens) {
+    const engine::StepSequence step{.table_row = row,
+                                    .start = kPrompt - tokens,
+                                    .tokens = std::span(prompt_).last(tokens),
+                                    .logit_rows = 1};
+    engine_.decoder().run(std::span(&step, 1));
+    (void)engine_.decoder().read_greedy_tokens();
+  }
+
   // The token that makes each context kContext tokens long.
   [[nodiscard]] std::vector<engine::StepSequence> decode_step(std::uint32_t batch) const {
     std::vector<engine::StepSequence> step;
@@ -119,6 +130,16 @@ void measure_prefill(Bench& bench, Driver& driver, const std::string& group, std
   });
 }
 
+void measure_extension(Bench& bench, Driver& driver, const std::string& group) {
+  constexpr std::uint32_t kTokens = 32;
+  const std::string name = fmt::format("{} prefill of the last {} of {} tokens", group, kTokens, kPrompt);
+  bench.run(name, [&] {
+    driver.prefill(0, kPrompt, kPrompt);
+    const double seconds = median_seconds(kDecodeSteps, [&] { driver.extend(0, kTokens); });
+    bench.report.add({.name = name, .metric = "time", .value = seconds * 1e6, .unit = "us"});
+  });
+}
+
 // Weights and KV of one step: of the embedding only a row a token is read where the head is another matrix.
 std::uint64_t decode_bytes(const engine::Engine& engine, std::uint32_t batch) {
   const engine::ModelConfig& config = engine.config();
@@ -163,7 +184,20 @@ void measure_engine(Bench& bench, const std::string& model) {
          .bytes_moved = bytes});
   }
   for (const std::uint32_t chunk : {2048U, 512U}) measure_prefill(bench, driver, group, chunk);
+  measure_extension(bench, driver, group);
   for (const std::uint32_t batch : {1U, kBatch}) measure_decode(bench, driver, group, batch);
+}
+
+void measure_shared_prefix(Bench& bench, const std::string& model) {
+  std::filesystem::path folder(model);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const std::string group = "prefix " + folder.filename().string();
+  for (const std::uint32_t max_batch_tokens : {512U, 2048U}) {
+    bench.run(group, [&] {
+      SharedPrefix(bench.device.gpu(), model, {.max_batch_tokens = max_batch_tokens})
+          .measure(bench.report, group);
+    });
+  }
 }
 
 }  // namespace metrale::bench

@@ -99,7 +99,10 @@ int run(int argc, char** argv) {
   measure_small_kernels(bench);
   device.release_memory();
   report.write();  // a model that does not load costs nothing else
-  for (const std::string& model : options.models) measure_engine(bench, model);
+  for (const std::string& model : options.models) {
+    measure_engine(bench, model);
+    measure_shared_prefix(bench, model);
+  }
   report.write();
   return 0;
 }
