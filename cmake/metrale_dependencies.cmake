@@ -10,3 +10,5 @@ pkg_check_modules(SIMDJSON REQUIRED IMPORTED_TARGET simdjson)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 find_package(CLI11 REQUIRED)
+# Of the program's --metrics-port, which a build without it refuses.
+pkg_check_modules(PROMETHEUS IMPORTED_TARGET prometheus-cpp-pull)

@@ -85,11 +85,11 @@ class MetricsRegistry {
   MetricsRegistry(const MetricsRegistry&) = delete;
   MetricsRegistry& operator=(const MetricsRegistry&) = delete;
 
-  // `name` as Prometheus has it: [a-zA-Z_:][a-zA-Z0-9_:]*, with the unit at its end; _total ends the names of
-  // counters and of nothing else, and _bucket, _sum and _count end none. `help` is one line. A label's name
-  // is [a-zA-Z_][a-zA-Z0-9_]*, not `le` and without __ before it; its value is UTF-8; their order does not
-  // matter. Throws InvalidArgument, naming the metric, for anything else, and for a name that is there with
-  // another type, help, bounds or label names.
+  // `name` as Prometheus has it: `[a-zA-Z_:][a-zA-Z0-9_:]*`, with the unit at its end; `_total` ends the
+  // names of counters and of nothing else, and `_bucket`, `_sum` and `_count` end none. `help` is one line. A
+  // label's name is `[a-zA-Z_][a-zA-Z0-9_]*`, not `le` and without `__` before it; its value is UTF-8; their
+  // order does not matter. Throws InvalidArgument, naming the metric, for anything else, and for a name that
+  // is there with another type, help, bounds or label names.
   Counter& counter(std::string_view name, std::string_view help, const MetricLabels& labels = {});
   Gauge& gauge(std::string_view name, std::string_view help, const MetricLabels& labels = {});
   // The bounds as those of Histogram.
