@@ -169,8 +169,10 @@ TEST(CudaLaunchErrors, NameKernelShapeAndResultAndCostNothingElse) {
   EXPECT_THAT(message_of<DeviceError>([&] { launch({.grid = {3}, .block = {2048}}); }),
               AllOf(HasSubstr("test_vector::empty"), HasSubstr("3x1x1"), HasSubstr("2048x1x1"),
                     HasSubstr("0 bytes of shared memory"), HasSubstr("CUDA_ERROR_INVALID_VALUE")));
-  EXPECT_THAT(message_of<DeviceError>([&] { launch({.grid = {}, .block = {32}, .shared_bytes = 1U << 20}); }),
-              AllOf(HasSubstr("1048576 bytes"), HasSubstr("CUDA_ERROR_INVALID_VALUE")));
+  EXPECT_THAT(
+      message_of<DeviceError>([&] { launch({.grid = {5, 4}, .block = {32, 2}, .shared_bytes = 1U << 20}); }),
+      AllOf(HasSubstr("test_vector::empty"), HasSubstr("5x4x1"), HasSubstr("32x2x1"),
+            HasSubstr("1048576 bytes of shared memory"), HasSubstr("CUDA_ERROR_INVALID_VALUE")));
 
   launch({.grid = {}, .block = {32}});
   EXPECT_NO_THROW(gpu->synchronize(gpu->default_stream()));

@@ -15,17 +15,22 @@ bool is_empty(const gpu::LaunchShape& shape) {
   return shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0;
 }
 
+[[noreturn]] void fail_launch(const CudaHost& host, Result result, std::string_view call,
+                              const gpu::LaunchShape& shape, std::string_view name) {
+  host.fail(result,
+            fmt::format("{} of {} with a grid of {}x{}x{} blocks of {}x{}x{} threads and {} bytes of "
+                        "shared memory (a block can ask for {})",
+                        call, name, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x, shape.block.y,
+                        shape.block.z, shape.shared_bytes, host.facts().max_shared_bytes));
+}
+
 void launch_function(const CudaHost& host, DriverFunction function, const gpu::LaunchShape& shape,
                      DriverStream stream, void** params, std::string_view name) {
   const Result result =
       host.driver().launch_kernel(function, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x,
                                   shape.block.y, shape.block.z, shape.shared_bytes, stream, params, nullptr);
-  if (result == kSuccess) [[likely]]
-    return;
-  host.fail(result, fmt::format("cuLaunchKernel of {} with a grid of {}x{}x{} blocks of {}x{}x{} threads and "
-                                "{} bytes of shared memory",
-                                name, shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x, shape.block.y,
-                                shape.block.z, shape.shared_bytes));
+  if (result != kSuccess) [[unlikely]]
+    fail_launch(host, result, "cuLaunchKernel", shape, name);
 }
 
 // What a host body enqueues.
@@ -57,7 +62,15 @@ KernelBook::KernelBook(const CudaHost& host, const gpu::CudaKernelTable& table, 
 gpu::CudaFunction KernelBook::function(std::string_view module, std::string_view symbol,
                                        std::uint32_t shared_bytes) {
   const DriverFunction function = modules_.function(module, symbol);
-  if (shared_bytes > kSharedWithoutAsking) modules_.allow_shared(function, shared_bytes);
+  if (shared_bytes > kSharedWithoutAsking) {
+    const Result result = modules_.allow_shared(function, shared_bytes);
+    if (result != kSuccess) {
+      host_.fail(
+          result,
+          fmt::format("cuFuncSetAttribute of {}::{}: {} bytes of shared memory (a block can ask for {})",
+                      module, symbol, shared_bytes, host_.facts().max_shared_bytes));
+    }
+  }
   return {function};
 }
 
@@ -128,7 +141,8 @@ void KernelBook::enqueue(const Kernel& kernel, const gpu::LaunchShape& shape, Dr
                          void** params) const {
   if (is_empty(shape)) return;
   if (shape.shared_bytes > kernel.shared_bytes.load(std::memory_order_relaxed)) {
-    modules_.allow_shared(kernel.device_function, shape.shared_bytes);
+    const Result result = modules_.allow_shared(kernel.device_function, shape.shared_bytes);
+    if (result != kSuccess) fail_launch(host_, result, "cuFuncSetAttribute", shape, kernel.name());
     kernel.shared_bytes.store(shape.shared_bytes, std::memory_order_relaxed);
   }
   launch_function(host_, kernel.device_function, shape, stream, params, kernel.name());

@@ -110,18 +110,14 @@ DriverFunction ModuleSet::function(std::string_view module, std::string_view sym
       fmt::format("the CUDA backend has no {}::{}: {}", module, symbol, host_.driver().describe(result)));
 }
 
-void ModuleSet::allow_shared(DriverFunction function, std::uint32_t bytes) {
+Result ModuleSet::allow_shared(DriverFunction function, std::uint32_t bytes) {
   const std::scoped_lock lock(mutex_);
   std::uint32_t& allowed = allowed_shared_bytes_[function];
-  if (bytes <= allowed) return;
+  if (bytes <= allowed) return kSuccess;
   const Result result =
       host_.driver().function_set_attribute(function, kFunctionMaxDynamicShared, static_cast<int>(bytes));
-  if (result != kSuccess) {
-    host_.fail(result,
-               fmt::format("cuFuncSetAttribute: asking for {} bytes of shared memory (a block can have {})",
-                           bytes, host_.facts().max_shared_bytes));
-  }
-  allowed = bytes;
+  if (result == kSuccess) allowed = bytes;
+  return result;
 }
 
 void ModuleSet::load_foreign(std::string_view module, std::span<const std::byte> image) {

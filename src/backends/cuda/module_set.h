@@ -30,7 +30,8 @@ class ModuleSet {
   // Throws InvalidArgument naming module::symbol.
   [[nodiscard]] DriverFunction function(std::string_view module, std::string_view symbol);
   // A launch of the function may ask for `bytes` of dynamic shared memory from now on; more stays allowed.
-  void allow_shared(DriverFunction function, std::uint32_t bytes);
+  // Returns what cuFuncSetAttribute says: the caller knows what it is for.
+  [[nodiscard]] Result allow_shared(DriverFunction function, std::uint32_t bytes);
   void load_foreign(std::string_view module, std::span<const std::byte> image);
   [[nodiscard]] gpu::DeviceRange symbol(std::string_view module, std::string_view symbol);
 
