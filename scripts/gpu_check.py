@@ -13,6 +13,7 @@ compute-sanitizer are used where they are found, and their absence is a failure 
 """
 
 import argparse
+import ctypes
 import datetime
 import glob
 import json
@@ -66,6 +67,16 @@ def find_library(name):
         if line.strip().startswith(name + " "):
             return line.rsplit("=>", 1)[1].strip()
     return None
+
+
+def cublaslt_version(library):
+    """What cublasLtGetVersion gives: 130002 for 13.0.2; the algorithms that it offers depend on it."""
+    try:
+        get = ctypes.CDLL(library).cublasLtGetVersion
+    except (OSError, AttributeError):
+        return "of unknown version"
+    get.restype = ctypes.c_size_t
+    return str(get())
 
 
 def query_gpu():
@@ -207,6 +218,7 @@ class Check:
 
     def report(self, benchmark):
         gpu = query_gpu()
+        cublaslt = f"{Path(self.cublaslt).name} {cublaslt_version(self.cublaslt)}" if self.cublaslt else "absent"
         machine = {"cpu": "unknown", "cores": os.cpu_count(), "compiler": "g++ 12, nvcc 13.0"}
         if benchmark:
             machine = benchmark["machine"]
@@ -217,7 +229,7 @@ class Check:
             "date": datetime.date.today().isoformat(),
             "machine": machine,
             "conditions": f"{gpu.get('name', 'no GPU')}, driver {gpu.get('driver_version', 'unknown')}; "
-                          f"cuBLASLt {Path(self.cublaslt).name if self.cublaslt else 'absent'}. "
+                          f"cuBLASLt {cublaslt}. "
                           + (benchmark["conditions"] if benchmark else ""),
             "failures": self.failures,
             "skipped": self.skipped,

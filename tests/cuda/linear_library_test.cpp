@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -174,55 +175,44 @@ INSTANTIATE_TEST_SUITE_P(Orders, LinearLibrary, testing::Values(kLinear, kLinear
                            return id.param.function == kLinear.function ? "Exact" : "Fast";
                          });
 
-// BF16 numbers between 2^-4 and 2^-2 of both signs; quick, because some matrices have half a billion.
-std::vector<std::uint16_t> quick_bf16(std::uint64_t seed, std::size_t count) {
-  std::vector<std::uint16_t> values(count);
-  for (std::uint16_t& value : values) {
+// Numbers between 2^-4 and 2^-2 of both signs as words of a format with `base` for 2^-4 and `mask` over the
+// mantissa and the last bit of the exponent; quick, because some matrices have half a billion.
+template <class Word>
+std::vector<Word> quick_words(std::uint64_t seed, std::size_t count, std::uint32_t base, std::uint32_t mask) {
+  std::vector<Word> values(count);
+  for (Word& value : values) {
     seed = seed * 6364136223846793005U + 1442695040888963407U;
-    const auto bits = static_cast<std::uint32_t>(seed >> 40);
-    value = static_cast<std::uint16_t>(0x3D80U + (bits & 0xFFU) + ((bits & 0x100U) << 7));
+    const auto bits = static_cast<std::uint32_t>(seed >> 32);
+    const std::uint32_t sign = (bits >> 31) << (8 * sizeof(Word) - 1);
+    value = static_cast<Word>((base + (bits & mask)) | sign);
   }
   return values;
 }
 
-struct RealShape {
-  const char* name;
-  std::uint32_t out_features;
-  std::uint32_t in_features;
-  ElementType out_type = ElementType::kBf16;
-};
+std::uint64_t put_quick(DeviceRun& run, ElementType type, std::uint64_t seed, std::size_t count) {
+  switch (type) {
+    case ElementType::kBf16:
+      return run.put(quick_words<std::uint16_t>(seed, count, 0x3D80, 0xFF));
+    case ElementType::kF16:
+      return run.put(quick_words<std::uint16_t>(seed, count, 0x2C00, 0x7FF));
+    case ElementType::kF32:
+      return run.put(quick_words<std::uint32_t>(seed, count, 0x3D800000, 0xFFFFFF));
+  }
+  return 0;
+}
 
-// As an engine launches them.
-class LinearLibraryShapes : public testing::TestWithParam<RealShape> {};
+constexpr std::uint32_t kManyRows = 1000;
 
-TEST_P(LinearLibraryShapes, GivesARowTheSameBitsForEveryNumberOfRows) {
-  constexpr std::uint32_t kRows = 1000;
-  const RealShape& shape = GetParam();
-  LinearCase c{.rows = kRows, .in_features = shape.in_features, .out_features = shape.out_features};
-  c.in_type = c.weight_type = ElementType::kBf16;
-  c.out_type = shape.out_type;
-  DeviceRun run(cuda_backend());
-  LinearArgs args = linear_args(c);
-  args.in = run.put(quick_bf16(1, std::size_t{kRows} * c.in_features));
-  args.weight = run.put(quick_bf16(2, std::size_t{c.out_features} * c.in_features));
-  const std::size_t row_bytes = std::size_t{c.out_features} * quant::element_bytes(c.out_type);
-  args.out = run.room(kRows * row_bytes);
-  args.workspace = run.room(kWorkspaceBytes);
-  args.workspace_bytes = kWorkspaceBytes;
-  const auto rows_at = [&](std::uint32_t first, std::uint32_t rows) {
-    LinearArgs some = args;
-    some.rows = run.put(rows);
-    some.max_rows = rows;
-    some.in += std::uint64_t{first} * c.in_features * 2;
-    run.run(kLinear, some);
-    return run.get<std::byte>(some.out, rows * row_bytes);
-  };
-  const std::vector<std::byte> all = rows_at(0, kRows);
+// `rows_at(first, rows)` computes so many of kManyRows rows and returns their bytes.
+template <class RowsAt>
+void expect_rows_alone_as_together(const RowsAt& rows_at, std::size_t row_bytes) {
+  const std::vector<std::byte> all = rows_at(0U, kManyRows);
   const auto expect_rows = [&](std::uint32_t first, std::uint32_t rows) {
     const std::vector<std::byte> some = rows_at(first, rows);
     for (std::uint32_t row = 0; row < rows; ++row) {
       ASSERT_EQ(std::memcmp(&some[row * row_bytes], &all[(first + row) * row_bytes], row_bytes), 0)
-          << "row " << first + row << " of " << kRows << " is another one as row " << row << " of " << rows;
+          << "row " << first + row << " of " << kManyRows << " is another one as row " << row << " of "
+          << rows;
     }
   };
 
@@ -233,15 +223,128 @@ TEST_P(LinearLibraryShapes, GivesARowTheSameBitsForEveryNumberOfRows) {
   expect_rows(500, 37);
 }
 
+struct RealShape {
+  const char* name;
+  std::uint32_t out_features;
+  std::uint32_t in_features;
+  ElementType out_type = ElementType::kBf16;
+  ElementType type = ElementType::kBf16;  // of both operands and of the bias
+  bool bias = false;
+  std::uint32_t in_gap = 0;
+};
+
+class LinearLibraryShapes : public testing::TestWithParam<RealShape> {};
+
+TEST_P(LinearLibraryShapes, GivesARowTheSameBitsForEveryNumberOfRows) {
+  const RealShape& shape = GetParam();
+  LinearCase c{.rows = kManyRows, .in_features = shape.in_features, .out_features = shape.out_features};
+  c.in_type = c.weight_type = shape.type;
+  c.out_type = shape.out_type;
+  c.in_gap = shape.in_gap;
+  DeviceRun run(cuda_backend());
+  LinearArgs args = linear_args(c);
+  args.in = put_quick(run, shape.type, 1, std::size_t{kManyRows} * c.in_stride());
+  args.weight = put_quick(run, shape.type, 2, std::size_t{c.out_features} * c.in_features);
+  if (shape.bias) args.bias = put_quick(run, shape.type, 3, c.out_features);
+  const std::size_t row_bytes = std::size_t{c.out_features} * quant::element_bytes(c.out_type);
+  args.out = run.room(kManyRows * row_bytes);
+  args.workspace = run.room(kWorkspaceBytes);
+  args.workspace_bytes = kWorkspaceBytes;
+
+  expect_rows_alone_as_together(
+      [&](std::uint32_t first, std::uint32_t rows) {
+        LinearArgs some = args;
+        some.rows = run.put(rows);
+        some.max_rows = rows;
+        some.in += std::uint64_t{first} * c.in_stride() * quant::element_bytes(c.in_type);
+        run.run(kLinear, some);
+        return run.get<std::byte>(some.out, rows * row_bytes);
+      },
+      row_bytes);
+}
+
+std::string name_of(const testing::TestParamInfo<RealShape>& shape) {
+  return shape.param.name;
+}
+
+// The layers of SmolLM2-135M and of Llama 3 8B with the types and strides that the engine gives them: `down`
+// reads the first half of rows that hold gate and up.
 INSTANTIATE_TEST_SUITE_P(
     Models, LinearLibraryShapes,
     testing::Values(RealShape{"SmolQkv", 960, 576}, RealShape{"SmolO", 576, 576, ElementType::kF32},
-                    RealShape{"SmolGateUp", 3072, 576}, RealShape{"SmolDown", 576, 1536, ElementType::kF32},
+                    RealShape{"SmolGateUp", 3072, 576},
+                    RealShape{.name = "SmolDown",
+                              .out_features = 576,
+                              .in_features = 1536,
+                              .out_type = ElementType::kF32,
+                              .in_gap = 1536},
                     RealShape{"SmolHead", 49152, 576, ElementType::kF32}, RealShape{"LlamaQkv", 6144, 4096},
                     RealShape{"LlamaO", 4096, 4096, ElementType::kF32}, RealShape{"LlamaGateUp", 28672, 4096},
-                    RealShape{"LlamaDown", 4096, 14336, ElementType::kF32},
+                    RealShape{.name = "LlamaDown",
+                              .out_features = 4096,
+                              .in_features = 14336,
+                              .out_type = ElementType::kF32,
+                              .in_gap = 14336},
                     RealShape{"LlamaHead", 128256, 4096, ElementType::kF32}),
-    [](const testing::TestParamInfo<RealShape>& shape) { return std::string(shape.param.name); });
+    name_of);
+
+std::vector<RealShape> shapes_of_other_operands() {
+  std::vector<RealShape> shapes{{"Bf16BiasSmall", 960, 576, ElementType::kBf16, ElementType::kBf16, true},
+                                {"Bf16BiasLarge", 6144, 4096, ElementType::kBf16, ElementType::kBf16, true}};
+  for (const auto& [small, large, bias, type] :
+       {std::tuple{"F16Small", "F16Large", "F16Bias", ElementType::kF16},
+        std::tuple{"F32Small", "F32Large", "F32Bias", ElementType::kF32}}) {
+    shapes.push_back({small, 960, 576, type, type});
+    shapes.push_back({large, 4096, 4096, ElementType::kF32, type, false, 4096});
+    shapes.push_back({bias, 1536, 2048, type, type, true});
+  }
+  return shapes;
+}
+
+INSTANTIATE_TEST_SUITE_P(Operands, LinearLibraryShapes, testing::ValuesIn(shapes_of_other_operands()),
+                         name_of);
+
+class LinearLibraryFp8Shapes : public testing::TestWithParam<RealShape> {};
+
+TEST_P(LinearLibraryFp8Shapes, GivesARowTheSameBitsForEveryNumberOfRows) {
+  const RealShape& shape = GetParam();
+  DeviceRun run(cuda_backend());
+  const auto put_codes = [&](std::uint64_t seed, std::uint32_t rows) {
+    return run.put(quick_words<std::uint8_t>(seed, std::size_t{rows} * shape.in_features, 0x18, 0xF));
+  };
+  const std::size_t row_bytes = std::size_t{shape.out_features} * quant::element_bytes(shape.out_type);
+  LinearFp8Args args{};
+  args.in = put_codes(1, kManyRows);
+  args.weight = put_codes(2, shape.out_features);
+  args.in_factor = run.put(std::vector<float>{0.75F});
+  args.weight_factor = run.put(std::vector<float>{1.5F});
+  args.out = run.room(kManyRows * row_bytes);
+  args.workspace = run.room(kWorkspaceBytes);
+  args.in_features = shape.in_features;
+  args.out_features = shape.out_features;
+  args.out_stride = shape.out_features;
+  args.out_type = shape.out_type;
+  args.workspace_bytes = kWorkspaceBytes;
+
+  expect_rows_alone_as_together(
+      [&](std::uint32_t first, std::uint32_t rows) {
+        LinearFp8Args some = args;
+        some.rows = run.put(rows);
+        some.max_rows = rows;
+        some.in += std::uint64_t{first} * shape.in_features;
+        run.run(kLinearFp8, some);
+        return run.get<std::byte>(some.out, rows * row_bytes);
+      },
+      row_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LinearLibraryFp8Shapes,
+                         testing::Values(RealShape{"SmolQkv", 960, 576},
+                                         RealShape{"SmolDown", 576, 1536, ElementType::kF32},
+                                         RealShape{"LlamaQkv", 6144, 4096},
+                                         RealShape{"LlamaGateUp", 28672, 4096},
+                                         RealShape{"LlamaDown", 4096, 14336, ElementType::kF32}),
+                         name_of);
 
 struct Fp8Matrix {
   std::vector<std::uint8_t> codes;

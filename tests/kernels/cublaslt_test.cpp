@@ -297,9 +297,37 @@ TEST_F(CublasLtLinearTest, WhatIsNotKnownToAddAlikeHasOneAlgorithm) {
   launch({1, 4096});
 
   for (const Matmul& product : record.products) EXPECT_EQ(product.algorithm, 101U);
-  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130200, 9, 0));
+}
+
+TEST_F(CublasLtLinearTest, OnlyTheComparedLibraryAndDeviceAreKnownToAddAlike) {
+  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130000, 9, 0));
+  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130002, 9, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 9, 0));
   EXPECT_FALSE(cublaslt::is_known_to_add_alike(120900, 9, 0));
-  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130200, 10, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130000, 10, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130000, 9, 1));
+}
+
+TEST_F(CublasLtLinearTest, OtherOperandsThanBf16HaveOneAlgorithmForAllRows) {
+  record.algorithms = {101, 102};
+  record.algorithms_for[4096] = {102, 101};
+  NoLaunch to;
+
+  for (const ElementType type : {ElementType::kF16, ElementType::kF32}) {
+    CublasLtLinear linear(kLibrary, {.adds_alike = true}, CublasLtLinear::Order::kExact, fallback());
+    for (const std::uint32_t rows : {1U, 4096U}) linear.launch(to, args(rows, type, type));
+  }
+  CublasLtLinearFp8 fp8(kLibrary, {.adds_alike = true});
+  for (const std::uint32_t rows : {1U, 4096U}) {
+    LinearFp8Args product{};
+    product.max_rows = rows;
+    product.in_features = product.out_features = product.out_stride = 16;
+    fp8.launch(to, product);
+  }
+
+  ASSERT_EQ(record.products.size(), 6U);
+  for (const Matmul& product : record.products) EXPECT_EQ(product.algorithm, 101U);
+  EXPECT_THAT(record.asked_rows, ElementsAre(64U, 64U, 64U));
 }
 
 TEST_F(CublasLtLinearTest, RowsThatTheAlgorithmRefusesAreTakenInPieces) {

@@ -9,6 +9,8 @@
 #include <optional>
 #include <span>
 
+#include "kernels/linear/cublaslt_api.h"
+
 namespace metrale::kernels::cublaslt {
 
 // An algorithm must serve all of these numbers of rows.
@@ -37,12 +39,16 @@ struct Candidate {
 
 // Algorithms of this id add along in_features in one order whatever their tiles, stages and clusters: they
 // are bit-equal, so that each number of rows may have its own. Found by comparing every candidate of many
-// shapes, for the library and device below; the tests on a device hold them to it. Any other has one
-// algorithm a shape.
+// shapes, for the operands, library and device below; the tests on a device hold them to it. Anything else
+// has one algorithm a shape.
 inline constexpr std::int32_t kOneOrderId = 66;
 [[nodiscard]] constexpr bool is_known_to_add_alike(std::size_t library_version, int compute_major,
                                                    int compute_minor) {
-  return library_version / 10000 == 13 && compute_major == 9 && compute_minor == 0;
+  return library_version / 100 == 1300 && compute_major == 9 && compute_minor == 0;
+}
+// `operands`: the type of both sides.
+[[nodiscard]] constexpr bool is_known_to_add_alike(DataType operands) {
+  return operands == DataType::kBf16;
 }
 
 // Gives the bits of `reference`, both exact.

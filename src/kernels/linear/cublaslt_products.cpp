@@ -266,8 +266,9 @@ Products::Plan Products::make(const Key& key) {
     case Kind::kReference:
       return make_reference(key.shape);
     case Kind::kAlike: {
+      if (!options_.adds_alike || !is_known_to_add_alike(key.shape.in_type)) return {};
       const Plan& reference = find({key.shape, Kind::kReference, 0});
-      if (!options_.adds_alike || !reference.algorithm || reference.facts.id != kOneOrderId) return {};
+      if (!reference.algorithm || reference.facts.id != kOneOrderId) return {};
       return make_alike(key.shape, key.rows, reference.facts);
     }
     case Kind::kFast:

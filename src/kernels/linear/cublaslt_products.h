@@ -53,7 +53,7 @@ struct Operands {
 struct ProductsOptions {
   std::uint32_t reference_rows = 64;  // that exact algorithms are ranked for
   std::uint32_t candidate = 0;        // which of the exact ones, see choose()
-  bool adds_alike = false;            // is_known_to_add_alike() of library and device
+  bool adds_alike = false;            // is_known_to_add_alike() of library and device; BF16 profits
 };
 
 class Products {
