@@ -140,6 +140,76 @@ TEST_F(CudaHosts, BackendsOfOneHostShareItsStreamButNotTheirLedgers) {
   EXPECT_EQ(two->live_alloc_count(), 0U);
 }
 
+TEST_F(CudaHosts, EverybodyWhoOpensADeviceSharesItsHost) {
+  const auto one = open_on(0);
+  const int streams = fake_cuda_live().streams;
+  const auto host = open_fake_host(0);
+  EXPECT_EQ(fake_cuda_live().streams, streams) << "the default stream is there";
+  EXPECT_EQ(fake_cuda_live().contexts, 1);
+  EXPECT_EQ(open_fake_host(0), host);
+  EXPECT_NE(open_fake_host(1), host);
+  EXPECT_EQ(backends::list_cuda_devices(fake_cuda_library()).devices.size(), 2U);
+
+  const auto two = open_on(0);
+  const gpu::DeviceBuffer word(*one, 8);
+  one->memset_blocking(word.ptr(), 0, 8);
+  gpu::HostFlag gate(*one);
+  launch(*one, kernels::kWaitOnFlag, one->default_stream(), kernels::WaitOnFlagArgs{gate.address()});
+  launch(*one, kernels::kAppend, one->default_stream(),
+         kernels::AppendArgs{.value = word.ptr().address(), .number = 1});
+  launch(*two, kernels::kAppend, two->default_stream(),
+         kernels::AppendArgs{.value = word.ptr().address(), .number = 2});
+  gate.raise();
+  two->synchronize(two->default_stream());
+
+  std::uint64_t value = 0;
+  one->copy_d2h_blocking(std::as_writable_bytes(std::span(&value, 1)), word.ptr());
+  EXPECT_EQ(value, 33U) << "two's launch came after one's";
+}
+
+TEST_F(CudaHosts, LossOfTheContextIsKnownToEveryBackendOfTheDevice) {
+  {
+    const auto one = open_on(0);
+    const auto two = open_on(0);
+    fake_cuda().lose_context(0);
+    EXPECT_THROW(one->synchronize(one->default_stream()), DeviceError);
+    fake_cuda().forget_calls();
+
+    EXPECT_THAT(gpu::message_of<DeviceError>([&] { static_cast<void>(two->alloc(64)); }),
+                testing::HasSubstr("lost before"));
+    EXPECT_THAT(gpu::message_of<DeviceError>([&] { static_cast<void>(open_on(0)); }),
+                testing::HasSubstr("lost before"));
+
+    EXPECT_EQ(fake_cuda().calls(nullptr), 0) << "nothing is called any more";
+  }
+  fake_cuda().reset();
+  EXPECT_EQ(append_on(*open_on(0), 6), 6U) << "a new host";
+}
+
+TEST_F(CudaHosts, AHostEndsWithItsLastUserAndTheNextOneIsNew) {
+  auto one = open_on(0);
+  auto two = open_on(0);
+  one.reset();
+  EXPECT_EQ(append_on(*two, 7), 7U);
+  two.reset();
+  expect_nothing_alive();
+
+  fake_cuda().forget_calls();
+  const auto again = open_on(0);
+
+  EXPECT_EQ(fake_cuda().calls("cuDevicePrimaryCtxRetain"), 1);
+  EXPECT_EQ(append_on(*again, 8), 8U);
+}
+
+TEST_F(CudaHosts, ThreadsThatOpenADeviceAtOnceGetOneHost) {
+  std::vector<std::shared_ptr<backends::CudaHost>> hosts(8);
+  std::vector<std::thread> threads;
+  for (auto& host : hosts) threads.emplace_back([&host] { host = open_fake_host(0); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& host : hosts) EXPECT_EQ(host, hosts.front());
+  EXPECT_EQ(fake_cuda_live().contexts, 1);
+}
+
 // ---- free memory
 
 TEST_F(CudaHosts, DiscreteDeviceHasFreeWhatItsDriverSays) {

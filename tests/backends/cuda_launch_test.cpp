@@ -93,6 +93,7 @@ TEST_F(CudaLaunches, AskingForLessSharedMemoryTakesNoneAway) {
 }
 
 TEST_F(CudaLaunches, ImagesAreChosenByPathAndDevice) {
+  gpu.reset();  // it holds the device, and with it what is known of it
   gpu::CudaKernelTable table;
   constexpr std::string_view kOther = "fake module\nfunction scale\n";
   table.add_module("test_vector", {.portable = fake_cuda_image(), .sm90a = std::as_bytes(std::span(kOther))});

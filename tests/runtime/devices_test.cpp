@@ -67,6 +67,28 @@ TEST(Devices, DeviceThatTheKernelsDoNotServeIsListedWithTheReasonAndNotChosen) {
   EXPECT_THROW(static_cast<void>(open_backend(options)), Unsupported);
 }
 
+TEST(Devices, BackendsOfOneDeviceShareItsHost) {
+  if (!kernels::has_cuda_kernels()) GTEST_SKIP() << "this build has no CUDA kernels";
+  BackendOptions options = with_driver(test::fake_cuda_library());
+  options.device = "cuda:1";
+  {
+    const auto one = open_backend(options);
+    const int streams = test::fake_cuda_live().streams;
+    const auto two = open_backend(options);
+    EXPECT_EQ(test::fake_cuda_live().streams, streams + 1) << "a stream for its copies and no default stream";
+    EXPECT_EQ(test::fake_cuda_live().contexts, 1);
+    test::fake_cuda().lose_context(1);
+    EXPECT_THROW(one->synchronize(one->default_stream()), DeviceError);
+    test::fake_cuda().forget_calls();
+    EXPECT_THROW(static_cast<void>(two->alloc(64)), DeviceError);
+    EXPECT_EQ(test::fake_cuda().calls(nullptr), 0) << "it knows";
+  }
+  EXPECT_EQ(test::fake_cuda_live().contexts, 0);
+  test::fake_cuda().reset();
+  const auto again = open_backend(options);
+  EXPECT_NO_THROW(again->free(again->alloc(64)));
+}
+
 TEST(Devices, AutomaticChoiceFallsBackToTheProcessor) {
   BackendOptions options = with_driver("libno_such_driver.so.1");
   options.device = "auto";

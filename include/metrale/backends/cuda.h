@@ -40,7 +40,8 @@ struct CudaDevices {
 // whatever else uses the primary context (PyTorch does). Any number of devices may be open at once.
 // Thread-safe.
 class CudaHost;
-// Throws Unsupported (no driver, no such device, saying which there are) or DeviceError.
+// The host of that device: the one that is in use, also after it lost its context, else a new one. Throws
+// Unsupported (no driver, no such device, saying which there are) or DeviceError.
 [[nodiscard]] std::shared_ptr<CudaHost> open_cuda_host(
     int ordinal, const std::string& driver_library = kCudaDriverLibrary);
 

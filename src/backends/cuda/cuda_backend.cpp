@@ -90,11 +90,7 @@ gpu::Capabilities CudaBackend::do_capabilities() const {
 }
 
 ContextScope CudaBackend::enter() const {
-  if (host_->context_lost()) [[unlikely]] {
-    throw DeviceError(
-        "a call to the CUDA backend", kErrorContextDestroyed,
-        fmt::format("the context of cuda:{} was lost before; end the process", host_->facts().ordinal), true);
-  }
+  host_->expect_context();
   return ContextScope(*host_, ContextScope::OrThrow{});
 }
 
@@ -359,6 +355,7 @@ std::unique_ptr<gpu::GpuBackend> make_cuda_backend(std::shared_ptr<CudaHost> hos
                                                    const CudaBackendOptions& options,
                                                    const gpu::CudaKernelTable& kernels) {
   expects(host != nullptr, "make_cuda_backend: no host");
+  host->expect_context();
   const cuda::ContextScope scope(*host, cuda::ContextScope::OrThrow{});
   // Not moved: where this throws, the scope still needs the host.
   return std::make_unique<cuda::CudaBackend>(host, options, kernels);

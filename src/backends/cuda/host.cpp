@@ -2,6 +2,9 @@
 #include "backends/cuda/host.h"
 
 #include <array>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -41,10 +44,40 @@ CudaDevice describe_device(const Driver& driver, int ordinal) {
   return found;
 }
 
+// The hosts that are in use, so that all users of a device share one: its default stream, and what is known
+// of its context. It owns none.
+class OpenHosts {
+ public:
+  // Null: nobody uses one.
+  std::shared_ptr<CudaHost> find(const std::string& driver_library, int ordinal) {
+    const std::scoped_lock lock(mutex_);
+    return hosts_[{driver_library, ordinal}].lock();
+  }
+  std::shared_ptr<CudaHost> find_or_open(const std::string& driver_library,
+                                         const std::shared_ptr<const Driver>& driver, int ordinal) {
+    const std::scoped_lock lock(mutex_);
+    std::weak_ptr<CudaHost>& known = hosts_[{driver_library, ordinal}];
+    if (auto host = known.lock()) return host;
+    auto host = std::make_shared<CudaHost>(driver, ordinal);
+    known = host;
+    return host;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::string, int>, std::weak_ptr<CudaHost>> hosts_;
+};
+
+OpenHosts& open_hosts() {
+  static OpenHosts hosts;
+  return hosts;
+}
+
 // 0, and a warning, where the device does not open.
-std::uint64_t free_bytes_of(const std::shared_ptr<const Driver>& driver, int ordinal) {
+std::uint64_t free_bytes_of(const std::string& driver_library, const std::shared_ptr<const Driver>& driver,
+                            int ordinal) {
   try {
-    return CudaHost(driver, ordinal).free_bytes();
+    return open_hosts().find_or_open(driver_library, driver, ordinal)->free_bytes();
   } catch (const DeviceError& error) {
     log().warn("cuda:{}: {}", ordinal, error.what());
     return 0;
@@ -91,6 +124,14 @@ std::uint64_t CudaHost::free_bytes() const {
   return free;
 }
 
+void CudaHost::expect_context() const {
+  if (!context_lost()) [[likely]]
+    return;
+  throw DeviceError("a call to the CUDA backend", cuda::kErrorContextDestroyed,
+                    fmt::format("the context of cuda:{} was lost before; end the process", facts_.ordinal),
+                    true);
+}
+
 void CudaHost::fail(cuda::Result result, std::string_view call) const {
   const bool lost = cuda::means_context_lost(result);
   if (lost) context_lost_.store(true, std::memory_order_relaxed);
@@ -129,13 +170,16 @@ CudaDevices list_cuda_devices(const std::string& driver_library, bool with_free_
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CudaDevice device = describe_device(driver, ordinal);
-    if (with_free_memory) device.free_memory_bytes = free_bytes_of(loaded.driver, ordinal);
+    if (with_free_memory) {
+      device.free_memory_bytes = free_bytes_of(driver_library, loaded.driver, ordinal);
+    }
     found.devices.push_back(std::move(device));
   }
   return found;
 }
 
 std::shared_ptr<CudaHost> open_cuda_host(int ordinal, const std::string& driver_library) {
+  if (auto host = open_hosts().find(driver_library, ordinal)) return host;
   const cuda::LoadedDriver loaded = cuda::load_driver(driver_library);
   if (loaded.driver == nullptr) throw Unsupported("this machine", "CUDA: " + loaded.why_none);
   int count = 0;
@@ -149,7 +193,7 @@ std::shared_ptr<CudaHost> open_cuda_host(int ordinal, const std::string& driver_
                       count == 0 ? "CUDA: the NVIDIA driver sees no device"
                                  : fmt::format("cuda:{}: it has cuda:0 to cuda:{}", ordinal, count - 1));
   }
-  return std::make_shared<CudaHost>(loaded.driver, ordinal);
+  return open_hosts().find_or_open(driver_library, loaded.driver, ordinal);
 }
 
 }  // namespace metrale::backends

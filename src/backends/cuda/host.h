@@ -44,6 +44,8 @@ class CudaHost {
   void tear_down(const Call& make_call, std::string_view call) const noexcept {
     if (!context_lost()) check_quietly(make_call(), call);
   }
+  // Throws DeviceError once the context is lost.
+  void expect_context() const;
   [[nodiscard]] bool context_lost() const { return context_lost_.load(std::memory_order_relaxed); }
 
  private:

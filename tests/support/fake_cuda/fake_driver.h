@@ -25,7 +25,7 @@ namespace metrale::test {
 [[nodiscard]] std::span<const std::byte> fake_cuda_image();
 
 [[nodiscard]] std::shared_ptr<backends::CudaHost> open_fake_host(int ordinal = 0);
-// Over a host of its own.
+// On device 0.
 [[nodiscard]] std::unique_ptr<gpu::GpuBackend> open_fake_backend(
     const backends::CudaBackendOptions& options = {});
 
