@@ -110,6 +110,56 @@ TEST_F(CudaHosts, ContextOfTheThreadStaysWhatItWas) {
   EXPECT_EQ(other.call("cuDevicePrimaryCtxRelease", 1), 0);
 }
 
+// A host body as one that keeps a handle of a library, which is of the context that is current.
+struct BodyWithHandle {
+  explicit BodyWithHandle(const OtherUser& user, std::vector<void*>& ends)
+      : driver(user), ended_in(ends), made_in(user.current()) {}
+  ~BodyWithHandle() { ended_in.push_back(abandoned ? &ended_in : driver.current()); }
+  BodyWithHandle(const BodyWithHandle&) = delete;
+  BodyWithHandle& operator=(const BodyWithHandle&) = delete;
+  void launch(gpu::CudaLaunch&, const kernels::EmptyArgs&) const {}
+  void abandon() noexcept { abandoned = true; }
+
+  const OtherUser& driver;
+  std::vector<void*>& ended_in;  // the contexts; its own address for a body that was abandoned
+  void* made_in;
+  bool abandoned = false;
+};
+
+struct CudaHostBodies : CudaHosts {
+  std::unique_ptr<gpu::GpuBackend> open() {
+    gpu::CudaKernelTable table;
+    table.add_module("test_vector", {.portable = fake_cuda_image(), .sm90a = {}});
+    table.add_host(kernels::kEmpty, [this](gpu::CudaKernelContext&) {
+      auto body = std::make_unique<BodyWithHandle>(other, ended_in);
+      made_in = body->made_in;
+      return body;
+    });
+    auto gpu = backends::make_cuda_backend(open_fake_host(0), {}, table);
+    static_cast<void>(gpu->kernel("test_vector", "empty"));
+    return gpu;
+  }
+  void* made_in = nullptr;
+  std::vector<void*> ended_in;
+};
+
+TEST_F(CudaHostBodies, EndInTheContextThatTheyWereMadeIn) {
+  open().reset();
+  EXPECT_NE(made_in, nullptr);
+  EXPECT_EQ(ended_in, std::vector<void*>{made_in});
+  EXPECT_EQ(other.current(), nullptr);
+}
+
+TEST_F(CudaHostBodies, AreAbandonedOnceTheContextIsLost) {
+  {
+    const auto gpu = open();
+    fake_cuda().lose_context(0);
+    EXPECT_THROW(gpu->synchronize(gpu->default_stream()), DeviceError);
+  }
+  EXPECT_EQ(ended_in, std::vector<void*>{&ended_in});
+  fake_cuda().reset();
+}
+
 TEST_F(CudaHosts, ContextThatSomebodyElseRetainsStays) {
   void* const theirs = other.retain(0);
   {

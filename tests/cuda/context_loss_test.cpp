@@ -10,8 +10,10 @@
 #include <metrale/gpu/buffer.h>
 #include <metrale/gpu/kernel.h>
 #include <metrale/gpu/stream.h>
+#include <metrale/kernels/linear.h>
 
 #include "conformance/test_kernels.h"
+#include "cuda/support/devices.h"
 #include "cuda/support/test_modules.h"
 
 namespace metrale::test {
@@ -27,6 +29,11 @@ void expect_lost(const std::function<void()>& call) {
 }
 
 TEST(CudaContextLoss, EveryCallSaysSoAndTeardownIsQuiet) {
+  // One of the same device that has cuBLASLt's handles to give back.
+  const auto product = open_cuda();
+  for (const auto& id : {kernels::kLinear, kernels::kLinearFast}) {
+    EXPECT_FALSE(product->kernel(id.module, id.function).is_null());
+  }
   const auto gpu = backends::make_cuda_backend(cuda_host(), {}, cuda_test_kernels());
   const gpu::DeviceBuffer buffer(*gpu, 64);
   const gpu::PinnedBuffer pinned(*gpu, 64);
@@ -46,6 +53,7 @@ TEST(CudaContextLoss, EveryCallSaysSoAndTeardownIsQuiet) {
   expect_lost([&] { static_cast<void>(gpu->create_stream()); });
   expect_lost([&] { gpu->record_event(event.ref(), stream.ref()); });
   expect_lost([&] { static_cast<void>(gpu->free_memory_bytes()); });
+  expect_lost([&] { static_cast<void>(product->alloc(64)); });
   EXPECT_EQ(gpu->sweep_unreleased(), 2U) << "the buffer and what was left";
 }
 

@@ -170,6 +170,24 @@ TEST_P(LinearLibrary, IsCapturedBeforeItsFirstUseAndReplays) {
   }
 }
 
+TEST(LinearLibraryLife, BackendsThatComeAndGoLeaveDeviceMemoryAsItWas) {
+  std::mt19937 random(86);
+  LinearCase c{.rows = 33, .in_features = 4096, .out_features = 192};
+  c.in_type = c.weight_type = c.out_type = ElementType::kBf16;
+  const LinearData data = random_linear(random, c);
+  // It keeps the context, so that only what a backend leaves in it counts.
+  gpu::GpuBackend& watcher = cuda_backend();
+  std::uint64_t free_after_two = 0;
+  for (int cycle = 1; cycle <= 20; ++cycle) {
+    auto gpu = test::open_cuda();
+    static_cast<void>(run_on(*gpu, c, data, kLinear));
+    static_cast<void>(run_on(*gpu, c, data, kLinearFast));
+    gpu.reset();
+    if (cycle == 2) free_after_two = watcher.device_free_memory_bytes();
+  }
+  EXPECT_EQ(watcher.device_free_memory_bytes(), free_after_two);
+}
+
 INSTANTIATE_TEST_SUITE_P(Orders, LinearLibrary, testing::Values(kLinear, kLinearFast),
                          [](const testing::TestParamInfo<gpu::KernelId<LinearArgs>>& id) {
                            return id.param.function == kLinear.function ? "Exact" : "Fast";

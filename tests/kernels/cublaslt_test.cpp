@@ -424,6 +424,33 @@ TEST_F(CublasLtLinearTest, ALibraryThatDoesNotStartIsAsGoodAsNone) {
   EXPECT_THAT(record.products, IsEmpty());
 }
 
+TEST_F(CublasLtLinearTest, OfALostContextNothingIsGivenBack) {
+  static int handles = 0;
+  handles = 0;
+  cublaslt::Functions counted = kStandIn;
+  counted.create = [](void** handle) {
+    *handle = &handles;
+    ++handles;
+    return 0;
+  };
+  counted.destroy = [](void*) {
+    --handles;
+    return 0;
+  };
+  {
+    CublasLtLinear linear({&counted, {}}, {}, CublasLtLinear::Order::kExact, fallback());
+    CublasLtLinearFp8 fp8({&counted, {}}, {});
+  }
+  EXPECT_EQ(handles, 0);
+  {
+    CublasLtLinear linear({&counted, {}}, {}, CublasLtLinear::Order::kExact, fallback());
+    CublasLtLinearFp8 fp8({&counted, {}}, {});
+    linear.abandon();
+    fp8.abandon();
+  }
+  EXPECT_EQ(handles, 2);
+}
+
 TEST_F(CublasLtLinearTest, Fp8WithoutTheLibrarySaysWhy) {
   CublasLtLinearFp8 linear({nullptr, "it was not found"}, {});
   NoLaunch to;

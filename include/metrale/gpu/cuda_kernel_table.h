@@ -71,7 +71,8 @@ class CudaLaunch {
   [[nodiscard]] virtual void* stream() const = 0;
 };
 
-// A host body with what it keeps for one backend. launch() may be called from several threads at once.
+// A host body with what it keeps for one backend. launch() may be called from several threads at once. It is
+// destroyed with the device's context current.
 class CudaHostBody {
  public:
   CudaHostBody() = default;
@@ -79,6 +80,9 @@ class CudaHostBody {
   CudaHostBody(const CudaHostBody&) = delete;
   CudaHostBody& operator=(const CudaHostBody&) = delete;
   virtual void launch(CudaLaunch& to, std::span<const std::byte> args) = 0;
+  // The context is lost, and what the body made in it is gone. Destruction is next and calls neither driver
+  // nor libraries.
+  virtual void abandon() noexcept {}
 };
 using CudaHostBodyFactory = std::function<std::unique_ptr<CudaHostBody>(CudaKernelContext&)>;
 
@@ -97,7 +101,8 @@ class CudaKernelTable {
   void add(const KernelId<Args>& id) {
     insert(id.module, id.function, {sizeof(Args), {}});
   }
-  // `make(context)` returns a unique_ptr to an object with `void launch(CudaLaunch&, const Args&)`.
+  // `make(context)` returns a unique_ptr to an object with `void launch(CudaLaunch&, const Args&)`, and
+  // `void abandon() noexcept` where it keeps something of the device.
   template <class Args, class Make>
   void add_host(const KernelId<Args>& id, Make make) {
     using Body = decltype(make(std::declval<CudaKernelContext&>()));
@@ -105,6 +110,9 @@ class CudaKernelTable {
       explicit Adapter(Body made) : body(std::move(made)) {}
       void launch(CudaLaunch& to, std::span<const std::byte> args) override {
         body->launch(to, *reinterpret_cast<const Args*>(args.data()));
+      }
+      void abandon() noexcept override {
+        if constexpr (requires { body->abandon(); }) body->abandon();
       }
       Body body;
     };

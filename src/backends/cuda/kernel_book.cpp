@@ -59,6 +59,19 @@ class BodyLaunch final : public gpu::CudaLaunch {
 KernelBook::KernelBook(const CudaHost& host, const gpu::CudaKernelTable& table, ModuleSet& modules)
     : host_(host), table_(table), modules_(modules) {}
 
+// Bodies give back what they have of the device, so they end in its context, or without a call where it is
+// lost.
+KernelBook::~KernelBook() {
+  if (host_.context_lost()) {
+    for (const Kernel& kernel : kernels_) {
+      if (kernel.body != nullptr) kernel.body->abandon();
+    }
+    return;
+  }
+  const ContextScope scope(host_);
+  kernels_.clear();
+}
+
 gpu::CudaFunction KernelBook::function(std::string_view module, std::string_view symbol,
                                        std::uint32_t shared_bytes) {
   const DriverFunction function = modules_.function(module, symbol);

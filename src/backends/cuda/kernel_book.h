@@ -33,6 +33,9 @@ class KernelBook final : public gpu::CudaKernelContext {
   };
 
   KernelBook(const CudaHost& host, const gpu::CudaKernelTable& table, ModuleSet& modules);
+  ~KernelBook() override;
+  KernelBook(const KernelBook&) = delete;
+  KernelBook& operator=(const KernelBook&) = delete;
 
   // Throws InvalidArgument naming module::function.
   [[nodiscard]] gpu::KernelHandle find(std::string_view module, std::string_view function);

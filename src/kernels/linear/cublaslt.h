@@ -33,6 +33,9 @@ class CublasLtLinear {
                  LinearFallback fallback);
   // Thread-safe. Throws DeviceError, InvalidArgument.
   void launch(gpu::CudaLaunch& to, const LinearArgs& args);
+  void abandon() noexcept {
+    if (products_) products_->abandon();
+  }
 
  private:
   std::unique_ptr<cublaslt::Products> products_;  // null: not there
@@ -46,6 +49,9 @@ class CublasLtLinearFp8 {
   CublasLtLinearFp8(const cublaslt::Library& library, const cublaslt::ProductsOptions& options);
   // Thread-safe. Throws DeviceError, InvalidArgument, Unsupported.
   void launch(gpu::CudaLaunch& to, const LinearFp8Args& args);
+  void abandon() noexcept {
+    if (products_) products_->abandon();
+  }
 
  private:
   std::string reason_;                            // why not

@@ -157,7 +157,7 @@ Products::Products(const Functions& functions, const ProductsOptions& options)
 }
 
 Products::~Products() {
-  lt_->destroy(handle_);
+  if (handle_ != nullptr) lt_->destroy(handle_);
 }
 
 std::vector<HeuristicResult> Products::ask(const Shape& shape, std::uint32_t rows, bool split) const {

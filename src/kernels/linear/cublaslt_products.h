@@ -58,7 +58,7 @@ struct ProductsOptions {
 
 class Products {
  public:
-  // The device's context is current. Throws DeviceError.
+  // The device's context is current, here and in the destructor. Throws DeviceError.
   Products(const Functions& functions, const ProductsOptions& options);
   ~Products();
   Products(const Products&) = delete;
@@ -71,6 +71,8 @@ class Products {
   // The algorithm that is thought best for about so many rows. Otherwise as multiply_exact.
   [[nodiscard]] bool multiply_fast(const Shape& shape, const Operands& operands, std::uint32_t rows,
                                    void* stream);
+  // The context is lost: the destructor, which is next, leaves the library alone.
+  void abandon() noexcept { handle_ = nullptr; }
 
  private:
   struct Plan {
