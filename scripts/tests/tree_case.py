@@ -19,6 +19,7 @@ class TreeCase(unittest.TestCase):
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
+        return target
 
     def assert_clean(self, check):
         self.assertEqual(check.problems(self.root), [])
