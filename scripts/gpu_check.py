@@ -43,17 +43,25 @@ EXPECTED_SKIPS = (
     ("backend", None, r"CudaTwoDevices\.\w+", 1),
     ("libraries", "portable", r"LinearLibraryFp8\.CutlassAgreesWithTheCpu", None),
 )
-# Small enough to run some hundred times slower.
+# (program, suite, path) of each tool, small enough to run some hundred times slower. The portable path has other
+# machine code, so that memcheck sees its kernels too.
+MEMCHECK_KERNELS = "*-*TwoGibibytes*:CudaLinear.AgreesWithTheModelForEveryMix*:*RowTheSameBits*"
+MEMCHECK_ATTENTION = "Kernels/CudaAttention.*-*AcrossSplits*:*GroupSize*:*31Bits*:*RandomBatches*:*OverSplits*"
 SANITIZER_SUITES = {
     "memcheck": (
-        ("backend", "Backends/GpuGraphConformance*/Cuda:CudaFaults*:CudaModules*"),
-        ("kernels", "*-*TwoGibibytes*:CudaLinear.AgreesWithTheModelForEveryMix*:*RowTheSameBits*"),
-        ("attention", "Kernels/CudaAttention.*-*AcrossSplits*:*GroupSize*:*31Bits*:*RandomBatches*:*OverSplits*"),
-        ("engine", "EngineTest.EndsAt*:EngineTest.DecodeSteps*:EngineLife.AStep*"),
+        ("backend", "Backends/GpuGraphConformance*/Cuda:CudaFaults*:CudaModules*", "best"),
+        ("kernels", MEMCHECK_KERNELS, "best"),
+        ("kernels", MEMCHECK_KERNELS, "portable"),
+        ("attention", MEMCHECK_ATTENTION, "best"),
+        ("attention", MEMCHECK_ATTENTION, "portable"),
+        ("libraries", "FlashInfer.*:LinearLibraryFp8.*:*LinearLibrary.*ShapesThatNoLibraryLikes*", "best"),
+        ("engine", "EngineTest.EndsAt*:EngineTest.DecodeSteps*:EngineLife.AStep*", "best"),
     ),
     "racecheck": (
-        ("kernels", "NormParity*:CudaArgmax*:CudaLinear.*OddWidthsStridesAndSpare*:CudaSiluMul*:CudaRope*-*TwoGib*"),
-        ("attention", "Kernels/CudaAttention.*EveryTypeAndPair*:*BlockBorders*:*ThanABlockHasThreads*:*StrideOf*"),
+        ("kernels", "NormParity*:CudaArgmax*:CudaLinear.*OddWidthsStridesAndSpare*:CudaSiluMul*:CudaRope*-*TwoGib*",
+         "best"),
+        ("attention", "Kernels/CudaAttention.*EveryTypeAndPair*:*BlockBorders*:*ThanABlockHasThreads*:*StrideOf*",
+         "best"),
     ),
 }
 
@@ -212,9 +220,9 @@ class Check:
                 self.fail("compute-sanitizer is not there")
             return
         for check, suites in SANITIZER_SUITES.items():
-            for program, suite in suites:
+            for program, suite, path in suites:
                 wrapper = [tool, "--tool", check, "--error-exitcode", "99", "--report-api-errors", "no"]
-                self.gtest(program, f"{check}: {program}", suite=suite, wrapper=wrapper, timeout=150)
+                self.gtest(program, f"{check}: {program}, {path} path", path, suite, wrapper, timeout=150)
 
     def benchmark(self):
         binary = BUNDLE / "bin/cuda_bench"
