@@ -72,7 +72,7 @@ TEST_F(EngineLife, AnEngineStartsAfterOneThatDidNotFit) {
   const auto gpu = make_backend();
   engine::EngineOptions large = options;
   large.kv_blocks = 2'000'000'000;
-  EXPECT_THROW(engine::Engine(*gpu, dir.path(), large, clock), Error);
+  EXPECT_THROW(engine::Engine(*gpu, dir.path(), large, clock), OutOfMemory);
   EXPECT_EQ(gpu->live_alloc_count(), 0U);
   EXPECT_NO_THROW(run_once(*gpu));
 }
