@@ -85,13 +85,18 @@ void CudaMemory::release(const gpu::AllocationInfo& info) {
   if (!is_harmless_at_teardown(result)) host_.fail(result, "cuMemFree");
 }
 
+void CudaMemory::give_back(DevicePtr base, std::size_t bytes) noexcept {
+  refund(bytes);
+  host_.tear_down([&] { return host_.driver().mem_free(base.address()); }, "cuMemFree");
+}
+
 DevicePtr CudaMemory::alloc(std::size_t bytes, CallSite site) {
   const DevicePtr base = acquire(bytes, red_zone_bytes_);
   try {
     if (red_zone_bytes_ != 0) fill_red_zone({.base = base, .bytes = bytes, .id = 0, .site = site});
     book_.device.add(base, bytes, site);
   } catch (...) {
-    release({.base = base, .bytes = bytes, .id = 0, .site = site});
+    give_back(base, bytes);
     throw;
   }
   return base;
@@ -103,7 +108,12 @@ void CudaMemory::free(DevicePtr ptr) {
 
 DevicePtr CudaMemory::alloc_arena(std::size_t bytes) {
   const DevicePtr base = acquire(bytes, 0);
-  book_.arena.add(base, bytes, {"weight arena", 0});
+  try {
+    book_.arena.add(base, bytes, {"weight arena", 0});
+  } catch (...) {
+    give_back(base, bytes);
+    throw;
+  }
   return base;
 }
 
@@ -124,13 +134,22 @@ std::span<std::byte> CudaMemory::alloc_pinned(std::size_t bytes) {
                       host_.driver().describe(result));
   }
   const DevicePtr base(round_up<std::uint64_t>(address_of(block).address(), kPage));
-  {
-    const std::scoped_lock lock(pinned_mutex_);
-    pinned_blocks_.emplace(base.address(), block);
-  }
   auto* const memory = reinterpret_cast<std::byte*>(base.address());
   std::memset(memory, 0, bytes);
-  book_.pinned.add(base, bytes, {"pinned memory", 0});
+  try {
+    {
+      const std::scoped_lock lock(pinned_mutex_);
+      pinned_blocks_.emplace(base.address(), block);
+    }
+    book_.pinned.add(base, bytes, {"pinned memory", 0});
+  } catch (...) {
+    {
+      const std::scoped_lock lock(pinned_mutex_);
+      pinned_blocks_.erase(base.address());
+    }
+    host_.tear_down([&] { return host_.driver().host_free(block); }, "cuMemFreeHost");
+    throw;
+  }
   return {memory, bytes};
 }
 

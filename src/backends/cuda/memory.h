@@ -53,6 +53,8 @@ class CudaMemory {
   [[nodiscard]] DevicePtr acquire(std::size_t bytes, std::size_t padding);
   void release(const gpu::AllocationInfo& info);
   void refund(std::uint64_t bytes);
+  // Gives back what acquire() gave and no ledger has taken.
+  void give_back(DevicePtr base, std::size_t bytes) noexcept;
   [[nodiscard]] Result release_pinned(DevicePtr base);
   void fill_red_zone(const gpu::AllocationInfo& info);
   [[nodiscard]] std::uint64_t budget_left() const;  // under budget_mutex_
