@@ -96,16 +96,21 @@ DeviceDescription describe(const backends::CudaDevice& device) {
           .unavailable = {}};
 }
 
-// cuda:0 where it is usable, else the processor.
+// The first CUDA device that is usable and opens, else the processor.
 std::unique_ptr<gpu::GpuBackend> open_best(const BackendOptions& options) {
   const backends::CudaDevices found = backends::list_cuda_devices(options.cuda_driver, false);
-  if (found.devices.empty() || !why_unusable(found, found.devices.front()).empty()) return open_cpu(options);
-  try {
-    return open_cuda(options, 0);
-  } catch (const DeviceError& error) {
-    log().warn("the processor is used, because cuda:0 does not open: {}", error.what());
-    return open_cpu(options);
+  for (const backends::CudaDevice& device : found.devices) {
+    std::string reason = why_unusable(found, device);
+    try {
+      if (reason.empty()) return open_cuda(options, device.ordinal);
+    } catch (const DeviceError& error) {
+      reason = error.what();
+    } catch (const OutOfMemory& error) {
+      reason = error.what();
+    }
+    log().warn("cuda:{} is left out: {}", device.ordinal, reason);
   }
+  return open_cpu(options);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <metrale/runtime/runtime.h>
 
 #include "support/fake_cuda/fake_driver.h"
+#include "weights/captured_log.h"
 
 namespace metrale::runtime {
 namespace {
@@ -57,7 +58,7 @@ TEST(Devices, CudaDevicesAreListedWithTheirMemory) {
 
 TEST(Devices, DeviceThatTheKernelsDoNotServeIsListedWithTheReasonAndNotChosen) {
   BackendOptions options = with_driver(test::fake_cuda_library());
-  test::fake_cuda().set_compute_capability(0, 7, 5);
+  for (const int device : {0, 1}) test::fake_cuda().set_compute_capability(device, 7, 5);
 
   const std::string reason = list_devices(options)[1].unavailable;
   EXPECT_THAT(reason, HasSubstr(kernels::has_cuda_kernels() ? "compute capability is 7.5" : "without nvcc"));
@@ -87,6 +88,42 @@ TEST(Devices, BackendsOfOneDeviceShareItsHost) {
   test::fake_cuda().reset();
   const auto again = open_backend(options);
   EXPECT_NO_THROW(again->free(again->alloc(64)));
+}
+
+TEST(Devices, AutomaticChoiceSaysWhyADeviceIsLeftOut) {
+  BackendOptions options = with_driver(test::fake_cuda_library());
+  options.device = "auto";
+  for (const int device : {0, 1}) test::fake_cuda().set_compute_capability(device, 7, 5);
+  CapturedLog log;
+  EXPECT_EQ(open_backend(options)->name(), "cpu");
+  EXPECT_THAT(log.lines(), testing::ElementsAre(HasSubstr("cuda:0 is left out: "), HasSubstr("cuda:1 is")));
+}
+
+TEST(Devices, AutomaticChoiceTriesTheOtherDevicesBeforeTheProcessor) {
+  if (!kernels::has_cuda_kernels()) GTEST_SKIP() << "this build has no CUDA kernels";
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotReady = 802;
+  for (const auto& [call, result] :
+       {std::pair{"cuMemHostAlloc", kOutOfMemory}, std::pair{"cuDevicePrimaryCtxRetain", kNotReady}}) {
+    BackendOptions options = with_driver(test::fake_cuda_library());
+    options.device = "auto";
+    test::fake_cuda().set_free_bytes(1, 1'000);
+    test::fake_cuda().fail(call, 1, result);
+    CapturedLog log;
+    const auto gpu = open_backend(options);
+    ASSERT_EQ(gpu->name(), "cuda") << call;
+    EXPECT_EQ(gpu->device_free_memory_bytes(), 1'000U) << "it is cuda:1";
+    EXPECT_THAT(log.lines(), testing::ElementsAre(HasSubstr("cuda:0 is left out: "))) << call;
+  }
+}
+
+TEST(Devices, AutomaticChoiceTakesTheProcessorWhereNoDeviceHasMemory) {
+  BackendOptions options = with_driver(test::fake_cuda_library());
+  options.device = "auto";
+  test::fake_cuda().fail_always("cuMemHostAlloc", 2);
+  CapturedLog log;
+  EXPECT_EQ(open_backend(options)->name(), "cpu");
+  EXPECT_EQ(log.lines().size(), 2U);
 }
 
 TEST(Devices, AutomaticChoiceFallsBackToTheProcessor) {

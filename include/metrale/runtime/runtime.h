@@ -16,8 +16,8 @@
 namespace metrale::runtime {
 
 struct BackendOptions {
-  // As `metrale devices` names it; "cuda" is cuda:0, "auto" is cuda:0 where there is one that this build has
-  // kernels for, else cpu.
+  // As `metrale devices` names it; "cuda" is cuda:0, "auto" is the first CUDA device that this build has
+  // kernels for and that opens, else cpu. The log says why a device was left out.
   std::string device = "cpu";
   unsigned threads = 0;  // CPU: worker threads; 0: one for each of `cpus` or usable processor
   CpuList cpus{};        // CPU: where they run, one on each in turn; empty: the system decides
