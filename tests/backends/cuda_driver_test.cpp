@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding the driver and its devices: what is missing is named.
+#include <unistd.h>
+
 #include "backends/fake_cuda_test.h"
 #include "weights/captured_log.h"
 
@@ -20,6 +22,17 @@ struct CudaDriver : FakeCudaTest {
                 why);
   }
 };
+
+TEST_F(CudaDriver, EnvironmentOfTheProcessIsLeftAlone) {
+  const auto variables = [] {
+    std::vector<std::string> found;
+    for (char** variable = environ; *variable != nullptr; ++variable) found.emplace_back(*variable);
+    return found;
+  };
+  const std::vector<std::string> before = variables();
+  static_cast<void>(open_fake_host());
+  EXPECT_EQ(variables(), before);
+}
 
 TEST_F(CudaDriver, AbsentLibraryIsNamed) {
   expect_none("libno_such_driver.so.1",

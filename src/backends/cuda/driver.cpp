@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/driver.h"
 
-#include <cstdlib>
 #include <dlfcn.h>
 
 #include <fmt/format.h>
@@ -11,12 +10,6 @@ namespace {
 
 // Names resolve to the interface that CUDA 12.0 has under them; later drivers keep it.
 constexpr int kInterfaceVersion = 12000;
-
-// Streams beyond the number of hardware queues wait for each other without a cause. Read by the driver when
-// it starts; what the user has set stays.
-void ask_for_all_queues() {
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
 
 using GetProcAddress = Result (*)(const char* symbol, void** function, int version, std::uint64_t flags,
                                   int* status);
@@ -122,7 +115,6 @@ std::string Driver::describe(Result result) const {
 }
 
 LoadedDriver load_driver(const std::string& library) {
-  ask_for_all_queues();
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = ::dlerror();

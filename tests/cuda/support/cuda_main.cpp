@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main of every program of CUDA tests.
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -37,6 +38,8 @@ bool take(std::string_view argument) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Some kernels of the tests wait for the host or for each other, on streams that must not share a queue.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (take(argv[i])) continue;
