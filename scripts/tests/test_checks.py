@@ -3,6 +3,7 @@ import unittest
 
 from tree_case import TreeCase
 
+import check_fat_binaries
 import check_headers
 import check_kernel_abi
 import check_licence
@@ -10,6 +11,23 @@ import check_links
 import check_orphan_tests
 import check_settings
 import make_benchmarks_doc
+
+
+class CheckFatBinaries(TreeCase):
+    def write_binary(self, name, size):
+        with open(self.write(f"build/cuda/{name}"), "wb") as file:
+            file.truncate(size)
+
+    def test_the_sum_counts(self):
+        self.write_binary("src/a.portable.fatbin", 12 << 20)
+        self.write_binary("tests/b.sm90a.fatbin", 8 << 20)
+        self.write_binary("tests/b.sm90a.fatbin.d", 1)
+        self.assert_clean(check_fat_binaries)
+        self.write_binary("bench/c.sm90a.fatbin", 1)
+        self.assert_one_problem(check_fat_binaries, str((20 << 20) + 1), "a.portable.fatbin")
+
+    def test_a_build_without_any_fails(self):
+        self.assert_one_problem(check_fat_binaries, "no fat binary")
 
 
 class CheckOrphanTests(TreeCase):
