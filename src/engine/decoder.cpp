@@ -46,9 +46,6 @@ void check_flashinfer(const gpu::GpuBackend& gpu, const ModelConfig& config, con
   }
 }
 
-// Matrix products of libraries like whole tiles of rows; the arena's buffers hold them.
-constexpr std::uint32_t kRowTile = 16;
-
 // A step of single tokens runs the smallest captured size that holds it.
 std::uint32_t bucket_for(std::uint32_t rows, std::uint32_t max_batch_size) {
   return std::min(std::bit_ceil(rows), max_batch_size);
@@ -109,7 +106,8 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
              gpu::arena_sizes(arena_model(config, options.compute, gpu.capabilities().linear_workspace_bytes),
                               limits, largest_.total_bytes)),
       table_stride_(limits.blocks_per_seq()),
-      max_logit_rows_(gpu::arena_logit_rows(limits)) {
+      max_logit_rows_(gpu::arena_logit_rows(limits)),
+      split_rows_(gpu::arena_split_rows(arena_model(config, options.compute), limits)) {
   if (options.compute == ElementType::kF16) {
     throw Unsupported("the decoder", "FP16 computation (it has FP32 and BF16)");
   }

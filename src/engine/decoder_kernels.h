@@ -19,6 +19,9 @@
 
 namespace metrale::engine {
 
+// Matrix products of libraries like whole tiles of rows; the arena's buffers hold them.
+inline constexpr std::uint32_t kRowTile = 16;
+
 struct Decoder::Kernels {
   Kernels(gpu::GpuBackend& gpu, const DecoderOptions& options)
       : embedding(gpu, kernels::kEmbedding),

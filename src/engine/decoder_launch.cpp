@@ -3,6 +3,7 @@
 // replays.
 #include <cstddef>
 
+#include <metrale/base/checked.h>
 #include <metrale/engine/decoder.h>
 #include <metrale/quant/float_convert.h>
 
@@ -232,7 +233,7 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                             .max_tokens = max_rows,
                             .max_seqs = layout_.max_seqs,
                             .table_stride = table_stride_,
-                            .workspace_rows = limits_.max_batch_size,
+                            .workspace_rows = split_rows_,
                             .num_q_heads = config_->num_q_heads,
                             .num_kv_heads = config_->num_kv_heads,
                             .head_dim = config_->head_dim,
@@ -287,6 +288,9 @@ void Decoder::launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, De
 
 void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,
                             ElementType out_type, std::uint32_t max_rows, std::uint32_t in_stride) {
+  // Whatever a product reads or writes has these rows, except the logits.
+  const bool is_head = out == arena_.ptr(&ArenaSizes::logits);
+  const std::uint32_t room_rows = is_head ? max_logit_rows_ : round_up(limits_.max_batch_tokens, kRowTile);
   kernels_->linear(stream_.ref(),
                    {.rows = rows,
                     .in = in.address(),
@@ -302,7 +306,8 @@ void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeight
                     .weight_type = weights_->matrix_type(),
                     .out_type = out_type,
                     .workspace = arena_.ptr(&ArenaSizes::linear_workspace).address(),
-                    .workspace_bytes = static_cast<std::uint32_t>(arena_.sizes().linear_workspace)});
+                    .workspace_bytes = static_cast<std::uint32_t>(arena_.sizes().linear_workspace),
+                    .room_rows = room_rows});
 }
 
 // Adds what attention or the MLP gave to the residual stream, normalised before where the model does that.

@@ -12,6 +12,8 @@ namespace metrale::gpu {
 namespace {
 
 constexpr std::uint64_t kFloat = 4;
+constexpr std::uint64_t kSplitRows = 64;
+constexpr std::uint64_t kMostSplitBytes = std::uint64_t{64} << 20;
 constexpr std::uint32_t kRowPadding = 16;      // block-scaled products work on so many rows at once
 constexpr std::uint64_t kMinLogitRows = 160;   // what a batched check of drafted tokens scores
 constexpr std::uint32_t kSplitTokens = 512;    // attention splits a context at multiples of it
@@ -75,6 +77,13 @@ bool is_mla(const ArenaModel& model) {
   return model.mla_kv_lora_rank != 0;
 }
 
+// What the splits of one row give.
+std::uint64_t split_row_bytes(const ArenaModel& model, const EngineLimits& limits) {
+  const std::uint64_t value_width = is_mla(model) ? model.mla_kv_lora_rank : model.head_dim;
+  const std::uint64_t splits = ceil_div(limits.max_seq_len, kSplitTokens);
+  return checked_mul(model.num_q_heads, splits, value_width + kSplitExtra, kFloat);
+}
+
 // What attention kernels touch.
 void size_attention(ArenaSizes& sizes, const ArenaModel& model, const EngineLimits& limits,
                     const Rows& rows) {
@@ -88,14 +97,11 @@ void size_attention(ArenaSizes& sizes, const ArenaModel& model, const EngineLimi
   const std::uint64_t mla_width = is_mla(model) ? checked_mul(nq, latent_width) : 0;
   const std::uint64_t out_width =
       std::max({q_width, std::uint64_t{model.mamba_inner}, linear_v_width, mla_width});
-  const std::uint64_t value_width = is_mla(model) ? model.mla_kv_lora_rank : model.head_dim;
-  const std::uint64_t splits = ceil_div(limits.max_seq_len, kSplitTokens);
 
   sizes.qkv_output = checked_mul(rows.product, qkv_width, rows.act);
   sizes.attn_output = checked_mul(rows.product, out_width, rows.act);
   if (nq != 0) {
-    sizes.attention_workspace =
-        checked_mul(limits.max_batch_size, nq, splits, value_width + kSplitExtra, kFloat);
+    sizes.attention_workspace = checked_mul(arena_split_rows(model, limits), split_row_bytes(model, limits));
   }
   sizes.rope_table =
       checked_mul(model.rope_tables, rows.plain, is_mla(model) ? model.mla_rope_dim : model.head_dim, kFloat);
@@ -187,6 +193,13 @@ std::uint64_t ArenaSizes::total_bytes() const {
 std::uint32_t arena_logit_rows(const EngineLimits& limits) {
   const std::uint64_t wanted = std::max(kMinLogitRows, std::uint64_t{limits.max_batch_size} + 1);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(limits.max_batch_tokens, wanted));
+}
+
+std::uint32_t arena_split_rows(const ArenaModel& model, const EngineLimits& limits) {
+  if (model.num_q_heads == 0) return limits.max_batch_size;
+  const std::uint64_t affordable = kMostSplitBytes / split_row_bytes(model, limits);
+  const std::uint64_t wanted = std::min({kSplitRows, affordable, std::uint64_t{limits.max_batch_tokens}});
+  return std::max(limits.max_batch_size, static_cast<std::uint32_t>(wanted));
 }
 
 ArenaSizes arena_sizes(const ArenaModel& model, const EngineLimits& limits, std::uint64_t step_bytes) {

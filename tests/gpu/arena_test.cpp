@@ -45,7 +45,7 @@ TEST(ArenaSizes, OfADenseModel) {
                           .qkv_output = 25'165'824,           // 2048 x (32 + 2 x 8) x 128 x 2
                           .attn_output = 16'777'216,          // 2048 x 32 x 128 x 2
                           .branch_output = 33'554'432,        // 2048 x 4096 x 4
-                          .attention_workspace = 4'259'840,   // 16 x 32 x 16 splits x 130 x 4
+                          .attention_workspace = 17'039'360,  // 64 x 32 x 16 splits x 130 x 4
                           .rope_table = 1'048'576,            // 2048 x 128 x 4
                           .expert_gate_up_out = 117'440'512,  // 2 x 2048 x 14336 x 2
                           .logits = 82'083'840,               // 160 rows x 128256 x 4
@@ -78,7 +78,7 @@ TEST(ArenaSizes, OfAMixtureOfExperts) {
                           .qkv_output = 10'321'920,          // 1008 x (32 + 2 x 4) x 128 x 2
                           .attn_output = 8'257'536,          // 1008 x 32 x 128 x 2
                           .branch_output = 8'257'536,        // 1008 x 2048 x 4
-                          .attention_workspace = 1'064'960,  // 8 x 32 x 8 splits x 130 x 4
+                          .attention_workspace = 8'519'680,  // 64 x 32 x 8 splits x 130 x 4
                           .rope_table = 512'000,             // 1000 x 128 x 4
                           .gate_logits = 516'096,            // 1008 x 128 x 4
                           .moe_router_in = 8'257'536,        // 1008 x 2048 x 4
@@ -120,7 +120,7 @@ TEST(ArenaSizes, OfAHybrid) {
                           .qkv_output = 1'179'648,            // 64 x (2 x 16 + 2 x 2) x 256 x 2
                           .attn_output = 524'288,             // 64 x 16 x 256 (= 32 x 128) x 2
                           .branch_output = 524'288,           // 64 x 2048 x 4
-                          .attention_workspace = 33'816'576,  // 4 x 16 x 512 splits x 258 x 4
+                          .attention_workspace = 59'179'008,  // 7 (what 64 MiB hold) x 16 x 512 splits x 258 x 4
                           .rope_table = 65'536,               // 64 x 256 x 4
                           .gate_logits = 131'072,             // 64 x 512 x 4
                           .moe_router_in = 524'288,           // 64 x 2048 x 4

@@ -81,6 +81,15 @@ TEST(CublasLtChoice, FewRowsTakeTheMostBlocksThatRunAtOnceWhereTheFirstLeavesMos
       << "the library's choice keeps enough processors busy";
 }
 
+TEST(CublasLtChoice, FewRowsOfFewOutputsArePaddedWhereThereIsRoom) {
+  EXPECT_EQ(cublaslt::padded_rows(4096, 1, 64), 64U);
+  EXPECT_EQ(cublaslt::padded_rows(4096, 33, 512), 64U);
+  EXPECT_EQ(cublaslt::padded_rows(4096, 1, 63), 1U);
+  EXPECT_EQ(cublaslt::padded_rows(4096, 1, 0), 1U);
+  EXPECT_EQ(cublaslt::padded_rows(6144, 1, 64), 1U) << "one block a tile keeps the device busy";
+  EXPECT_EQ(cublaslt::padded_rows(4096, 65, 512), 65U);
+}
+
 TEST(CublasLtChoice, AnOddNumberOfRowsIsCutIntoCheckedPieces) {
   EXPECT_EQ(cublaslt::checked_piece(1), 1U);
   EXPECT_EQ(cublaslt::checked_piece(7), 2U);

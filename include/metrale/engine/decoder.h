@@ -149,6 +149,7 @@ class Decoder {
   std::unique_ptr<Kernels> kernels_;
   std::uint32_t table_stride_;
   std::uint32_t max_logit_rows_;
+  std::uint32_t split_rows_;                // of the attention workspace
   std::uint32_t logit_rows_ = 0;            // of the last step
   bool in_flight_ = false;                  // the last step has not been waited for
   bool has_tokens_ = false;                 // host_tokens_ are those of the last step once it is over

@@ -66,7 +66,7 @@ struct ArenaSizes {
   std::uint64_t qkv_output = 0;           // act[Mp][query (and gate), key and value heads]; MLA: query heads
   std::uint64_t attn_output = 0;          // act[Mp][widest input of an output projection]
   std::uint64_t branch_output = 0;        // float[Mp][hidden], what a layer adds to the residual stream
-  std::uint64_t attention_workspace = 0;  // float[S][q head][split of 512 tokens][value width + 2]
+  std::uint64_t attention_workspace = 0;  // float[arena_split_rows][q head][split of 512][value width + 2]
   std::uint64_t rope_table = 0;           // float[rope_tables][M][rotated width]
   std::uint64_t mla_kv_latent = 0;        // act[Mp][kv_lora + rope]
   std::uint64_t mla_q_latent = 0;         // act[Mp][q_lora]
@@ -107,6 +107,10 @@ struct ArenaFieldName {
 };
 // Every buffer, in order of declaration.
 [[nodiscard]] std::span<const ArenaFieldName> arena_fields();
+
+// Rows of a step whose attention may be computed in splits of the keys side by side: the first so many, at
+// least S. A short chunk after a long past has little other work to share; 64 MiB at most are spent beyond S.
+[[nodiscard]] std::uint32_t arena_split_rows(const ArenaModel& model, const EngineLimits& limits);
 
 // Rows of logits that one step can give: every sequence of a full decode batch and one more, and never fewer
 // than 160 where a step has so many tokens.

@@ -40,7 +40,9 @@ struct LinearArgs {
   // Device memory that a library's product may use while it runs; 0 bytes: none. The CPU ignores it.
   std::uint64_t workspace = 0;
   std::uint32_t workspace_bytes = 0;
-  std::uint32_t reserved = 0;
+  // Rows that `in` and `out` have memory for, at least max_rows; 0: max_rows. What lies in those beyond
+  // `rows` is read, and written, where that makes a product of few rows faster; it reaches no other row.
+  std::uint32_t room_rows = 0;
 };
 static_assert(sizeof(LinearArgs) == 88);
 inline constexpr gpu::KernelId<LinearArgs> kLinear{"linear", "linear"};

@@ -23,6 +23,10 @@ inline void check_linear(std::string_view kernel, const LinearArgs& args) {
         "stride at least its features",
         kernel, args.in_features, args.in_stride, args.out_features, args.out_stride));
   }
+  if (args.room_rows != 0 && args.room_rows < args.max_rows) {
+    throw InvalidArgument(
+        fmt::format("{}: room for {} rows, max_rows {}", kernel, args.room_rows, args.max_rows));
+  }
 }
 
 }  // namespace metrale::kernels

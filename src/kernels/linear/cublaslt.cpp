@@ -106,9 +106,10 @@ void CublasLtLinear::launch(gpu::CudaLaunch& to, const LinearArgs& args) {
                                       .in_scale = 0,
                                       .weight_scale = 0,
                                       .workspace = args.workspace};
-    const bool done = order_ == Order::kExact
-                          ? products_->multiply_exact(shape, operands, args.max_rows, to.stream())
-                          : products_->multiply_fast(shape, operands, args.max_rows, to.stream());
+    const bool done =
+        order_ == Order::kExact
+            ? products_->multiply_exact(shape, operands, args.max_rows, args.room_rows, to.stream())
+            : products_->multiply_fast(shape, operands, args.max_rows, to.stream());
     if (done) return;
   }
   fallback_(to, args);
@@ -145,7 +146,7 @@ void CublasLtLinearFp8::launch(gpu::CudaLaunch& to, const LinearFp8Args& args) {
                                     .in_scale = args.in_factor,
                                     .weight_scale = args.weight_factor,
                                     .workspace = args.workspace};
-  if (!products_->multiply_exact(shape, operands, args.max_rows, to.stream())) {
+  if (!products_->multiply_exact(shape, operands, args.max_rows, args.max_rows, to.stream())) {
     throw Unsupported("linear_fp8 on CUDA",
                       fmt::format("a product of {} x {} to {} on this device: cuBLASLt has no algorithm for "
                                   "it (FP8 needs compute capability 8.9)",

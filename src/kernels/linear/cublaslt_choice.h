@@ -100,6 +100,15 @@ inline constexpr std::uint32_t kFewRows = 64;
 // Candidates for few rows are asked for at these numbers too: estimates for few rows name few of them.
 inline constexpr std::array<std::uint32_t, 2> kFewRowsAlsoAsk{128, 256};
 
+// For few rows and outputs the blocks of the widest tiling are fewer than half the multiprocessors, and each
+// of those reads only so fast: as many rows as two blocks share are then computed, if they have memory.
+inline constexpr std::uint32_t kSharedRows = 64;
+inline constexpr std::uint32_t kFewOuts = 64 * 132 / 2;
+[[nodiscard]] constexpr std::uint32_t padded_rows(std::uint32_t outs, std::uint32_t rows,
+                                                  std::uint32_t room) {
+  return rows < kSharedRows && room >= kSharedRows && outs <= kFewOuts ? kSharedRows : rows;
+}
+
 // How many of `rows` rows a launch takes at once with an algorithm that serves kCheckedRows but not `rows`.
 [[nodiscard]] constexpr std::uint32_t checked_piece(std::uint32_t rows) {
   std::uint32_t piece = 1;

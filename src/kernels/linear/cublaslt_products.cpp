@@ -309,12 +309,13 @@ void Products::enqueue(const Shape& shape, const Operands& operands, std::uint32
 }
 
 bool Products::multiply_exact(const Shape& shape, const Operands& operands, std::uint32_t rows,
-                              void* stream) {
+                              std::uint32_t room, void* stream) {
   const auto [reference, fits] = plan({shape, Kind::kReference, 0}, rows);
   if (!reference) return false;
-  const auto [alike, alike_fits] = plan({shape, Kind::kAlike, std::bit_ceil(rows)}, rows);
+  const std::uint32_t padded = padded_rows(shape.outs, rows, room);
+  const auto [alike, alike_fits] = plan({shape, Kind::kAlike, std::bit_ceil(padded)}, padded);
   if (alike && alike_fits) {
-    enqueue(shape, operands, rows, *alike, stream);
+    enqueue(shape, operands, padded, *alike, stream);
     return true;
   }
   Operands part = operands;
@@ -330,7 +331,7 @@ bool Products::multiply_exact(const Shape& shape, const Operands& operands, std:
 
 bool Products::multiply_fast(const Shape& shape, const Operands& operands, std::uint32_t rows, void* stream) {
   const auto [algorithm, fits] = plan({shape, Kind::kFast, std::bit_ceil(rows)}, rows);
-  if (!algorithm || !fits) return multiply_exact(shape, operands, rows, stream);
+  if (!algorithm || !fits) return multiply_exact(shape, operands, rows, rows, stream);
   enqueue(shape, operands, rows, *algorithm, stream);
   return true;
 }

@@ -66,8 +66,9 @@ class Products {
 
   // One algorithm for every number of rows, or several that give the same bits. False, with nothing enqueued,
   // where cuBLASLt has none. Throws DeviceError.
+  // `room`: rows that there is memory for, which may be computed too.
   [[nodiscard]] bool multiply_exact(const Shape& shape, const Operands& operands, std::uint32_t rows,
-                                    void* stream);
+                                    std::uint32_t room, void* stream);
   // The algorithm that is thought best for about so many rows. Otherwise as multiply_exact.
   [[nodiscard]] bool multiply_fast(const Shape& shape, const Operands& operands, std::uint32_t rows,
                                    void* stream);
