@@ -113,32 +113,33 @@ TEST(ArenaSizes, OfAHybrid) {
 
   const ArenaSizes sizes = arena_sizes(model, limits, 4'096);
 
-  expect_sizes(sizes, {
-                          .residual = 524'288,                // 64 x 2048 x 4
-                          .hidden_states = 262'144,           // 64 x 2048 x 2
-                          .norm_output = 262'144,             // 64 x 2048 x 2
-                          .qkv_output = 1'179'648,            // 64 x (2 x 16 + 2 x 2) x 256 x 2
-                          .attn_output = 524'288,             // 64 x 16 x 256 (= 32 x 128) x 2
-                          .branch_output = 524'288,           // 64 x 2048 x 4
-                          .attention_workspace = 59'179'008,  // 7 (what 64 MiB hold) x 16 x 512 splits x 258 x 4
-                          .rope_table = 65'536,               // 64 x 256 x 4
-                          .gate_logits = 131'072,             // 64 x 512 x 4
-                          .moe_router_in = 524'288,           // 64 x 2048 x 4
-                          .moe_output = 524'288,              // 64 x 2048 x 4
-                          .expert_gate_up_out = 1'310'720,    // 2 x 64 x 10 x 512 x 2
-                          .expert_down_out = 2'621'440,       // 64 x 10 x 2048 x 2
-                          .shared_gate_out = 65'536,          // 64 x 512 x 2
-                          .shared_up_out = 65'536,
-                          .ssm_in_proj = 1'572'864,        // 64 x 12288 x 2
-                          .ssm_ba = 8'192,                 // 64 x 64 x 2
-                          .ssm_deinterleaved = 1'572'864,  // 64 x 12288 x 2
-                          .ssm_gates = 16'384,             // 64 x 2 x 32 x 4
-                          .ssm_conv_out = 3'145'728,       // 64 x 12288 x 4
-                          .logits = 38'895'616,            // 64 rows x 151936 x 4
-                          .sampled_tokens = 256,
-                          .step = 4'096,
-                          .block_tables = 65'536,  // 4 x 4096 blocks x 4
-                      });
+  expect_sizes(sizes,
+               {
+                   .residual = 524'288,                // 64 x 2048 x 4
+                   .hidden_states = 262'144,           // 64 x 2048 x 2
+                   .norm_output = 262'144,             // 64 x 2048 x 2
+                   .qkv_output = 1'179'648,            // 64 x (2 x 16 + 2 x 2) x 256 x 2
+                   .attn_output = 524'288,             // 64 x 16 x 256 (= 32 x 128) x 2
+                   .branch_output = 524'288,           // 64 x 2048 x 4
+                   .attention_workspace = 59'179'008,  // 7 (what 64 MiB hold) x 16 x 512 splits x 258 x 4
+                   .rope_table = 65'536,               // 64 x 256 x 4
+                   .gate_logits = 131'072,             // 64 x 512 x 4
+                   .moe_router_in = 524'288,           // 64 x 2048 x 4
+                   .moe_output = 524'288,              // 64 x 2048 x 4
+                   .expert_gate_up_out = 1'310'720,    // 2 x 64 x 10 x 512 x 2
+                   .expert_down_out = 2'621'440,       // 64 x 10 x 2048 x 2
+                   .shared_gate_out = 65'536,          // 64 x 512 x 2
+                   .shared_up_out = 65'536,
+                   .ssm_in_proj = 1'572'864,        // 64 x 12288 x 2
+                   .ssm_ba = 8'192,                 // 64 x 64 x 2
+                   .ssm_deinterleaved = 1'572'864,  // 64 x 12288 x 2
+                   .ssm_gates = 16'384,             // 64 x 2 x 32 x 4
+                   .ssm_conv_out = 3'145'728,       // 64 x 12288 x 4
+                   .logits = 38'895'616,            // 64 rows x 151936 x 4
+                   .sampled_tokens = 256,
+                   .step = 4'096,
+                   .block_tables = 65'536,  // 4 x 4096 blocks x 4
+               });
 }
 
 // DeepSeek-V2-Lite in FP32: 16 heads of 128 + 64, latent 512, one dense layer of 10944, 64 experts of 1408, 6
