@@ -67,6 +67,24 @@ TEST_F(CudaLaunches, SharedMemoryIsAskedForOnlyAbove48KiBAndWhereItGrows) {
   EXPECT_EQ(launch_with(100'000), 2);
 }
 
+TEST_F(CudaLaunches, SharedMemoryOfTheKernelItselfCountsToo) {
+  constexpr std::string_view kImage = "fake module\nfunction empty 40000\n";
+  gpu->load_module("static", std::as_bytes(std::span(kImage)));
+  const gpu::KernelHandle empty = gpu->kernel("static", "empty");
+  const std::array<std::byte, sizeof(kernels::EmptyArgs)> nothing{};
+  const gpu::KernelArg arg(nothing);
+  const auto launch_with = [&](std::uint32_t bytes) {
+    gpu->launch_raw(empty, {.grid = {}, .block = {32}, .shared_bytes = bytes}, gpu->default_stream(),
+                    std::span(&arg, 1));
+    return attribute_calls();
+  };
+  EXPECT_EQ(launch_with((48 << 10) - 40'000), 0);
+  EXPECT_EQ(launch_with((48 << 10) - 40'000 + 4), 1);
+  EXPECT_EQ(launch_with((48 << 10) - 40'000), 1);
+  EXPECT_EQ(launch_with(20'000), 2);
+  EXPECT_THROW(static_cast<void>(launch_with(200'000)), DeviceError);
+}
+
 // A body that asks for a function twice, for less the second time.
 struct GreedyBody {
   explicit GreedyBody(gpu::CudaKernelContext& context)

@@ -94,6 +94,7 @@ void resolve_work(Resolver& find, Driver& d) {
   find("cuModuleUnload", d.module_unload);
   find("cuModuleGetFunction", d.module_function);
   find("cuModuleGetGlobal", d.module_global);
+  find("cuFuncGetAttribute", d.function_get_attribute);
   find("cuFuncSetAttribute", d.function_set_attribute);
   find("cuLaunchKernel", d.launch_kernel);
   find.optional("cuFuncLoad", d.function_load);

@@ -44,6 +44,7 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostPortable = 1;
 inline constexpr unsigned kHostDeviceMap = 2;
 inline constexpr int kCaptureRelaxed = 2;
+inline constexpr int kFunctionStaticShared = 1;
 inline constexpr int kFunctionMaxDynamicShared = 8;
 inline constexpr int kJitErrorLogBuffer = 5;
 inline constexpr int kJitErrorLogBufferBytes = 6;
@@ -118,6 +119,7 @@ struct Driver {
   Result (*module_unload)(DriverModule module);
   Result (*module_function)(DriverFunction* function, DriverModule module, const char* name);
   Result (*module_global)(DeviceAddress* address, std::size_t* bytes, DriverModule module, const char* name);
+  Result (*function_get_attribute)(int* value, int attribute, DriverFunction function);
   Result (*function_set_attribute)(DriverFunction function, int attribute, int value);
   Result (*launch_kernel)(DriverFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,

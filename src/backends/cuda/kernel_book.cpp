@@ -75,14 +75,11 @@ KernelBook::~KernelBook() {
 gpu::CudaFunction KernelBook::function(std::string_view module, std::string_view symbol,
                                        std::uint32_t shared_bytes) {
   const DriverFunction function = modules_.function(module, symbol);
-  if (shared_bytes > kSharedWithoutAsking) {
-    const Result result = modules_.allow_shared(function, shared_bytes);
-    if (result != kSuccess) {
-      host_.fail(
-          result,
-          fmt::format("cuFuncSetAttribute of {}::{}: {} bytes of shared memory (a block can ask for {})",
-                      module, symbol, shared_bytes, host_.facts().max_shared_bytes));
-    }
+  const Result result = modules_.allow_shared(function, shared_bytes);
+  if (result != kSuccess) {
+    host_.fail(result,
+               fmt::format("cuFuncSetAttribute of {}::{}: {} bytes of shared memory (a block can ask for {})",
+                           module, symbol, shared_bytes, host_.facts().max_shared_bytes));
   }
   return {function};
 }

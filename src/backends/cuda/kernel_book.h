@@ -28,7 +28,7 @@ class KernelBook final : public gpu::CudaKernelContext {
     std::size_t args_bytes = 0;
     DriverFunction device_function = nullptr;  // null where there is a host body
     std::unique_ptr<gpu::CudaHostBody> body;
-    mutable std::atomic<std::uint32_t> shared_bytes{kSharedWithoutAsking};
+    mutable std::atomic<std::uint32_t> shared_bytes{0};  // dynamic, that a launch is known to get
     [[nodiscard]] std::string name() const { return module + "::" + function; }
   };
 
@@ -53,9 +53,6 @@ class KernelBook final : public gpu::CudaKernelContext {
   [[nodiscard]] const gpu::CudaDeviceFacts& device() const override { return host_.facts(); }
 
  private:
-  // Dynamic shared memory that a launch gets without asking for it first.
-  static constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
-
   void fill(Kernel& kernel);
   void enqueue(const Kernel& kernel, const gpu::LaunchShape& shape, DriverStream stream, void** params) const;
 

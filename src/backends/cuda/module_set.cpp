@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/module_set.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -101,6 +102,11 @@ DriverFunction ModuleSet::function(std::string_view module, std::string_view sym
     if (host_.driver().function_load != nullptr) {
       host_.check(host_.driver().function_load(function), "cuFuncLoad");
     }
+    int static_bytes = 0;
+    host_.check(host_.driver().function_get_attribute(&static_bytes, kFunctionStaticShared, function),
+                "cuFuncGetAttribute");
+    const auto own = std::min(kSharedWithoutAsking, static_cast<std::uint32_t>(static_bytes));
+    allowed_shared_bytes_.try_emplace(function, kSharedWithoutAsking - own);
     return function;
   }
   if (result != kErrorNotFound) {

@@ -29,8 +29,8 @@ class ModuleSet {
   [[nodiscard]] bool has(std::string_view module) const;
   // Throws InvalidArgument naming module::symbol.
   [[nodiscard]] DriverFunction function(std::string_view module, std::string_view symbol);
-  // A launch of the function may ask for `bytes` of dynamic shared memory from now on; more stays allowed.
-  // Returns what cuFuncSetAttribute says: the caller knows what it is for.
+  // A launch of the function, one that function() returned, may ask for `bytes` of dynamic shared memory from
+  // now on; more stays allowed. Returns what cuFuncSetAttribute says: the caller knows what it is for.
   [[nodiscard]] Result allow_shared(DriverFunction function, std::uint32_t bytes);
   void load_foreign(std::string_view module, std::span<const std::byte> image);
   [[nodiscard]] gpu::DeviceRange symbol(std::string_view module, std::string_view symbol);
@@ -49,8 +49,11 @@ class ModuleSet {
   const CudaHost& host_;
   const std::uint64_t fault_address_;
   const DriverStream transfer_;
+  // Shared memory, static and dynamic, that a launch gets without asking for it first.
+  static constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
+
   mutable std::mutex mutex_;
-  std::map<DriverFunction, std::uint32_t> allowed_shared_bytes_;
+  std::map<DriverFunction, std::uint32_t> allowed_shared_bytes_;  // dynamic
   std::map<std::string, Module, std::less<>> modules_;
 };
 

@@ -63,6 +63,8 @@ bool read_line(Module& module, const std::string& line) {
     auto function = std::make_shared<Function>();
     function->body = find_body(name);
     function->context = current_context();
+    if (!(words >> function->static_shared_bytes)) function->static_shared_bytes = 0;
+    function->max_shared_bytes = (48 << 10) - function->static_shared_bytes;
     module.functions.emplace(name, std::move(function));
     return true;
   }
@@ -120,10 +122,19 @@ Result module_global(DeviceAddress* address, std::size_t* bytes, DriverModule in
   return driver::kSuccess;
 }
 
+Result function_get_attribute(int* value, int attribute, DriverFunction handle) {
+  const auto function = find(&Machine::functions, handle);
+  if (function == nullptr) return kInvalidHandle;
+  if (attribute != driver::kFunctionStaticShared) return driver::kErrorInvalidValue;
+  *value = function->static_shared_bytes;
+  return driver::kSuccess;
+}
+
 Result function_set_attribute(DriverFunction handle, int attribute, int value) {
   const auto function = find(&Machine::functions, handle);
   if (function == nullptr) return kInvalidHandle;
-  if (attribute != driver::kFunctionMaxDynamicShared || value < 0 || value > kMaxShared) {
+  if (attribute != driver::kFunctionMaxDynamicShared || value < 0 ||
+      value > kMaxShared - function->static_shared_bytes) {
     return driver::kErrorInvalidValue;
   }
   function->max_shared_bytes = value;
@@ -170,6 +181,7 @@ std::vector<Entry> module_calls() {
           entry<"cuModuleUnload", kRelease, module_unload>(),
           entry<"cuModuleGetFunction", kContext, module_function>(),
           entry<"cuModuleGetGlobal", kContext, module_global>(),
+          entry<"cuFuncGetAttribute", kContext, function_get_attribute>(),
           entry<"cuFuncSetAttribute", kContext, function_set_attribute>(),
           entry<"cuFuncLoad", kContext, function_load>(),
           entry<"cuLaunchKernel", kContext, launch_kernel>()};

@@ -3,6 +3,7 @@
 //
 //   fake module
 //   function scale
+//   function empty 4096          (bytes of static shared memory)
 //   variable metrale_device_fault 8
 #pragma once
 
@@ -45,7 +46,8 @@ struct Module {
 struct Function {
   const Body* body = nullptr;
   Context* context = nullptr;
-  std::uint64_t fault_variable = 0;             // its address; 0: the module has none
+  std::uint64_t fault_variable = 0;  // its address; 0: the module has none
+  int static_shared_bytes = 0;
   std::atomic<int> max_shared_bytes{48 << 10};  // of dynamic shared memory
 };
 
