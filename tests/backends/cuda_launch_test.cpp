@@ -155,6 +155,64 @@ TEST_F(CudaLaunches, ForeignKernelTakesAListOfArguments) {
                InvalidArgument);
 }
 
+// foreign_sum takes two addresses, an int and a byte.
+struct CudaRawArguments : CudaLaunches {
+  std::vector<gpu::KernelArg> arguments() {
+    return {DevicePtr(memory.ptr()), DevicePtr(memory.ptr()), bytes_of(count), bytes_of(scale)};
+  }
+  void launch_foreign(const std::vector<gpu::KernelArg>& args) {
+    if (!gpu->has_module("foreign")) gpu->load_module("foreign", fake_cuda_image());
+    gpu->launch_raw(gpu->kernel("foreign", "foreign_sum"), {}, gpu->default_stream(), args);
+    gpu->synchronize(gpu->default_stream());
+  }
+  void TearDown() override {
+    memory = {};
+    CudaLaunches::TearDown();
+  }
+  template <class T>
+  static std::span<const std::byte> bytes_of(const T& value) {
+    return std::as_bytes(std::span(&value, 1));
+  }
+
+  gpu::DeviceBuffer memory{*gpu, 64};
+  const int count = 1;
+  const unsigned char scale = 2;
+  const std::uint64_t wide = 1;
+};
+
+TEST_F(CudaRawArguments, OfAnotherNumberAreRefused) {
+  std::vector<gpu::KernelArg> args = arguments();
+  args.pop_back();
+  EXPECT_THAT(message_of<InvalidArgument>([&] { launch_foreign(args); }),
+              AllOf(HasSubstr("foreign::foreign_sum"), HasSubstr("4 argument"), HasSubstr("not 3")));
+  EXPECT_EQ(fake_cuda().calls("cuLaunchKernel"), 0);
+  EXPECT_NO_THROW(launch_foreign(arguments()));
+}
+
+TEST_F(CudaRawArguments, OfAnotherSizeAreRefused) {
+  std::vector<gpu::KernelArg> args = arguments();
+  args[2] = bytes_of(wide);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { launch_foreign(args); }),
+              AllOf(HasSubstr("argument 2"), HasSubstr("foreign::foreign_sum"), HasSubstr("4 bytes"),
+                    HasSubstr("8 given")));
+  args = arguments();
+  args[3] = memory.ptr();
+  EXPECT_THAT(message_of<InvalidArgument>([&] { launch_foreign(args); }), HasSubstr("argument 3"));
+  EXPECT_EQ(fake_cuda().calls("cuLaunchKernel"), 0);
+}
+
+TEST_F(CudaRawArguments, AreTheCallersDutyWhereTheDriverDoesNotTell) {
+  memory = {};
+  gpu.reset();
+  fake_cuda().hide("cuFuncGetParamInfo");
+  gpu = open_fake_backend();
+  memory = gpu::DeviceBuffer(*gpu, 64);
+  EXPECT_NO_THROW(launch_foreign(arguments()));
+  std::vector<gpu::KernelArg> args = arguments();
+  args[2] = bytes_of(wide);
+  EXPECT_NO_THROW(launch_foreign(args)) << "it is not known to be wrong";
+}
+
 TEST_F(CudaLaunches, BadImageIsRefusedWithWhatTheCompilerSays) {
   constexpr std::string_view kBad = "fake module\nnonsense\n";
   const auto load = [&](std::string_view image) {

@@ -156,6 +156,27 @@ TEST(CudaModules, KernelsFromOutsideAreLaunchedRawOnly) {
                InvalidArgument);
 }
 
+TEST(CudaModules, ListsThatAreNotWhatAKernelTakesAreRefused) {
+  if (backends::list_cuda_devices(backends::kCudaDriverLibrary, false).driver_version < 12040) {
+    GTEST_SKIP() << "the driver does not tell";
+  }
+  const auto gpu = open_test_backend();
+  gpu->load_module("times", ptx_bytes());
+  const std::uint64_t wide = 1;
+  const gpu::DeviceBuffer out(*gpu, 8);
+  const std::array<gpu::KernelArg, 2> args{gpu::KernelArg(out.ptr()),
+                                           gpu::KernelArg(std::as_bytes(std::span(&wide, 1)))};
+  const auto launch = [&](std::span<const gpu::KernelArg> list) {
+    gpu->launch_raw(gpu->kernel("times", "times_factor"), {}, gpu->default_stream(), list);
+  };
+
+  EXPECT_THAT(message_of<InvalidArgument>([&] { launch(args); }),
+              AllOf(HasSubstr("argument 1"), HasSubstr("times::times_factor"), HasSubstr("4 bytes")));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { launch(std::span(args).first(1)); }),
+              HasSubstr("2 argument"));
+  EXPECT_EQ(launch_times_factor(*gpu, "times", 7), 35U);
+}
+
 // ---- launch errors
 
 TEST(CudaLaunchErrors, NameKernelShapeAndResultAndCostNothingElse) {

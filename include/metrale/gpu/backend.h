@@ -115,7 +115,10 @@ class GpuBackend {
   // is not the kernel's. Prefer the typed launch() of kernel.h.
   void launch(KernelHandle kernel, const LaunchShape& shape, StreamRef stream,
               std::span<const std::byte> args);
-  // Enqueued: a foreign kernel with a list of arguments. Needs capabilities().raw_launch.
+  // Enqueued: a foreign kernel with a list of arguments. Throws InvalidArgument, naming kernel and argument,
+  // where their number or a size is not the kernel's, as far as the device's driver tells (CUDA's from 12.4
+  // on). Where it does not, that is the caller's duty: the driver reads as many bytes as the kernel takes.
+  // Needs capabilities().raw_launch.
   void launch_raw(KernelHandle kernel, const LaunchShape& shape, StreamRef stream,
                   std::span<const KernelArg> args);
   // Adds a module from outside: PTX text, a cubin or a fat binary. Blocking; `image` is not kept. Throws

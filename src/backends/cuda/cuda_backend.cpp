@@ -162,6 +162,7 @@ void CudaBackend::do_launch_raw(gpu::KernelHandle kernel, const gpu::LaunchShape
                                 gpu::StreamRef stream, std::span<const gpu::KernelArg> args) {
   const ContextScope scope = enter();
   const KernelBook::Kernel& entry = kernels_.kernel(kernel);
+  KernelBook::expect_params(entry, args);
   const gpu::PackedKernelArgs packed(args);
   submit(
       stream, [&] { return "kernel " + entry.name(); }, packed.slots(),

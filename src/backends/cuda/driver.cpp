@@ -98,6 +98,7 @@ void resolve_work(Resolver& find, Driver& d) {
   find("cuFuncSetAttribute", d.function_set_attribute);
   find("cuLaunchKernel", d.launch_kernel);
   find.optional("cuFuncLoad", d.function_load);
+  find.optional("cuFuncGetParamInfo", d.function_param_info);
 }
 
 GetProcAddress find_get_proc_address(void* library) {

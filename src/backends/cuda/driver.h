@@ -127,6 +127,9 @@ struct Driver {
 
   // Null in drivers before CUDA 12.4.
   Result (*function_load)(DriverFunction function);
+  // Of one parameter; kErrorInvalidValue beyond the last.
+  Result (*function_param_info)(DriverFunction function, std::size_t index, std::size_t* offset,
+                                std::size_t* bytes);
 
   // "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered".
   [[nodiscard]] std::string describe(Result result) const;

@@ -2,6 +2,8 @@
 #include "backends/cuda/kernel_book.h"
 
 #include <mutex>
+#include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -92,6 +94,38 @@ void KernelBook::fill(Kernel& kernel) {
     kernel.body = entry->second.make_body(*this);
   } else {
     kernel.device_function = modules_.function(kernel.module, kernel.function);
+    read_params(kernel);
+  }
+}
+
+void KernelBook::read_params(Kernel& kernel) const {
+  if (host_.driver().function_param_info == nullptr) return;
+  std::vector<std::size_t> found;
+  for (;;) {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    const Result result =
+        host_.driver().function_param_info(kernel.device_function, found.size(), &offset, &bytes);
+    if (result == kErrorInvalidValue) break;
+    if (result != kSuccess) host_.fail(result, "cuFuncGetParamInfo of " + kernel.name());
+    found.push_back(bytes);
+  }
+  kernel.param_bytes = std::move(found);
+}
+
+void KernelBook::expect_params(const Kernel& kernel, std::span<const gpu::KernelArg> args) {
+  if (!kernel.param_bytes) return;
+  const std::vector<std::size_t>& wanted = *kernel.param_bytes;
+  if (args.size() != wanted.size()) {
+    throw InvalidArgument(
+        fmt::format("kernel {} takes {} argument(s), not {}", kernel.name(), wanted.size(), args.size()));
+  }
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const auto* const value = std::get_if<std::span<const std::byte>>(&args[i]);
+    const std::size_t bytes = value != nullptr ? value->size() : sizeof(DeviceAddress);
+    if (bytes == wanted[i]) continue;
+    throw InvalidArgument(fmt::format("argument {} (from 0) of kernel {} has {} bytes, not the {} given", i,
+                                      kernel.name(), wanted[i], bytes));
   }
 }
 

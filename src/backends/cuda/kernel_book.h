@@ -7,10 +7,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <metrale/gpu/kernel_args.h>
 #include <metrale/gpu/types.h>
@@ -26,7 +28,8 @@ class KernelBook final : public gpu::CudaKernelContext {
     std::string function;
     bool is_foreign = false;
     std::size_t args_bytes = 0;
-    DriverFunction device_function = nullptr;  // null where there is a host body
+    DriverFunction device_function = nullptr;             // null where there is a host body
+    std::optional<std::vector<std::size_t>> param_bytes;  // of it; none: the driver does not tell
     std::unique_ptr<gpu::CudaHostBody> body;
     mutable std::atomic<std::uint32_t> shared_bytes{0};  // dynamic, that a launch is known to get
     [[nodiscard]] std::string name() const { return module + "::" + function; }
@@ -41,6 +44,8 @@ class KernelBook final : public gpu::CudaKernelContext {
   [[nodiscard]] gpu::KernelHandle find(std::string_view module, std::string_view function);
   // Throws InvalidArgument for a handle that was never given out.
   [[nodiscard]] const Kernel& kernel(gpu::KernelHandle handle) const;
+  // Throws InvalidArgument where the list is not what the kernel takes, as far as the driver tells.
+  static void expect_params(const Kernel& kernel, std::span<const gpu::KernelArg> args);
   // Enqueue. Throw InvalidArgument for arguments of another size or kind, DeviceError naming the launch.
   void launch(const Kernel& kernel, const gpu::LaunchShape& shape, DriverStream stream,
               std::span<const std::byte> args) const;
@@ -54,6 +59,7 @@ class KernelBook final : public gpu::CudaKernelContext {
 
  private:
   void fill(Kernel& kernel);
+  void read_params(Kernel& kernel) const;
   void enqueue(const Kernel& kernel, const gpu::LaunchShape& shape, DriverStream stream, void** params) const;
 
   const CudaHost& host_;

@@ -146,6 +146,21 @@ Result function_load(DriverFunction handle) {
   return find(&Machine::functions, handle) == nullptr ? kInvalidHandle : driver::kSuccess;
 }
 
+Result function_param_info(DriverFunction handle, std::size_t index, std::size_t* offset,
+                           std::size_t* bytes) {
+  const auto function = find(&Machine::functions, handle);
+  if (function == nullptr) return kInvalidHandle;
+  const std::vector<std::size_t>& all = function->body->param_bytes;
+  if (index >= all.size()) return driver::kErrorInvalidValue;
+  *offset = 0;
+  for (std::size_t i = 0; i <= index; ++i) {
+    *offset = (*offset + all[i] - 1) / all[i] * all[i];  // each is aligned to its size
+    if (i < index) *offset += all[i];
+  }
+  *bytes = all[index];
+  return driver::kSuccess;
+}
+
 Launch copy_params(const Function& function, void** params) {
   Launch launch{.params = {}, .fault_address = 0, .lost = function.context->lost};
   for (std::size_t i = 0; i < function.body->param_bytes.size(); ++i) {
@@ -184,6 +199,7 @@ std::vector<Entry> module_calls() {
           entry<"cuFuncGetAttribute", kContext, function_get_attribute>(),
           entry<"cuFuncSetAttribute", kContext, function_set_attribute>(),
           entry<"cuFuncLoad", kContext, function_load>(),
+          entry<"cuFuncGetParamInfo", kContext, function_param_info>(),
           entry<"cuLaunchKernel", kContext, launch_kernel>()};
 }
 
