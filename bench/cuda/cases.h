@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/device.h"
@@ -14,11 +15,27 @@
 
 namespace metrale::bench {
 
+// The best rate that the run has seen of matrix products of one type: products of one shape hold a
+// processor's clock better than those of another, so that no shape is the limit of all.
+class MatrixLimit {
+ public:
+  explicit MatrixLimit(std::string type) : type_(std::move(type)) {}
+  // A better one raises the limit, and with it that of the rows before.
+  void see(Report& report, double rate);
+  [[nodiscard]] double rate() const { return rate_; }  // operations a second
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  std::string type_;
+  double rate_ = 0;
+};
+
 struct Limits {
   double read = 0;           // bytes a second
   double copy = 0;           // bytes read and bytes written a second, device to device
-  double matrix = 0;         // floating-point operations a second of BF16 products
   double empty_seconds = 0;  // an empty kernel of a graph
+  MatrixLimit bf16{"BF16"};
+  MatrixLimit fp8{"FP8"};
 };
 
 struct Bench {
@@ -35,7 +52,7 @@ struct Bench {
   // Rows with the limit that stands for them.
   void add_read(const std::string& name, std::uint64_t bytes, double seconds) const;
   void add_copy(const std::string& name, std::uint64_t bytes, double seconds) const;
-  void add_products(const std::string& name, double operations, double seconds) const;
+  void add_products(const std::string& name, MatrixLimit& limit, double operations, double seconds) const;
 };
 
 // Always measures what Limits holds; reports what is wanted.

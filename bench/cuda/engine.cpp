@@ -121,12 +121,13 @@ void measure_prefill(Bench& bench, Driver& driver, const std::string& group, std
   bench.run(name, [&] {
     const double seconds = median_seconds(Device::kRuns, [&] { driver.prefill(0, kPrompt, chunk); });
     const double rate = prefill_operations(driver.engine().config(), kPrompt) / seconds;
+    bench.limits.bf16.see(bench.report, rate);
     bench.report.add({.name = name,
                       .metric = fmt::format("rate at {:.4g} TFLOP/s", rate / 1e12),
                       .value = kPrompt / seconds,
                       .unit = "tokens/s",
-                      .share_of_limit = rate / bench.limits.matrix,
-                      .limit = fmt::format("BF16 matrix rate, {:.0f} TFLOP/s", bench.limits.matrix / 1e12)});
+                      .share_of_limit = rate / bench.limits.bf16.rate(),
+                      .limit = bench.limits.bf16.describe()});
   });
 }
 

@@ -166,7 +166,7 @@ Limits measure_limits(Bench& bench) {
   limits.read = read_rate(bench);
   limits.copy = copy_rate(bench);
   pinned_rates(bench);
-  limits.matrix = matrix_rate(bench);
+  limits.bf16.see(bench.report, matrix_rate(bench));
   limits.empty_seconds = launch_times(bench);
   add_time(bench, "limit: an empty kernel of a graph", "time a kernel", limits.empty_seconds);
   return limits;

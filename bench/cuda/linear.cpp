@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, which adds in one order whatever the batch, beside linear_fast at the shapes of Llama-3: few rows
-// against the read rate, many against the BF16 matrix rate and against each other.
+// against the read rate, many against the best BF16 rate seen and against each other.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -91,10 +91,12 @@ void compare(Bench& bench, const Layer& layer, std::uint32_t rows) {
   }
   if (!bench.wants(name) && !bench.wants(fast_name)) return;
   const double fast = layer.operations(rows) / time(kernels::kLinearFast);
-  bench.run(fast_name,
-            [&] { bench.add_products(fast_name, layer.operations(rows), layer.operations(rows) / fast); });
+  bench.run(fast_name, [&] {
+    bench.add_products(fast_name, bench.limits.bf16, layer.operations(rows), layer.operations(rows) / fast);
+  });
   bench.run(name, [&] {
     const double rate = layer.operations(rows) / time(kernels::kLinear);
+    bench.limits.bf16.see(bench.report, rate);
     bench.report.add({.name = name,
                       .metric = fmt::format("rate of {:.4g} GFLOP", layer.operations(rows) / 1e9),
                       .value = rate / 1e12,
@@ -135,7 +137,7 @@ void measure_linear_embedded(Bench& bench) {
         if (rows < kManyRows) {
           bench.add_read(name, layer.weight_bytes() + layer.in_bytes(rows) + layer.out_bytes(rows), each);
         } else {
-          bench.add_products(name, layer.operations(rows), each);
+          bench.add_products(name, bench.limits.bf16, layer.operations(rows), each);
         }
       });
     }

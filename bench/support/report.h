@@ -39,6 +39,8 @@ class Report {
   [[nodiscard]] const std::vector<std::string>& arguments() const { return arguments_; }
   // Also prints the row on standard output.
   void add(Row row);
+  // Rows whose limit is `known` are shares of `better` from now on, which is `times` as large.
+  void raise_limit(const std::string& known, const std::string& better, double times);
   // Writes the JSON file if --out named one: complete or not at all. Throws IoError.
   void write() const;
 
