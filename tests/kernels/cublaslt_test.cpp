@@ -219,7 +219,7 @@ constexpr cublaslt::Functions kStandIn{
     .check = check,
     .algorithm_get = algorithm_get,
     .matmul = matmul,
-    .version = [] { return std::size_t{130000}; }};
+    .version = [] { return std::size_t{130100}; }};
 
 const cublaslt::Library kLibrary{&kStandIn, {}};
 
@@ -309,12 +309,12 @@ TEST_F(CublasLtLinearTest, WhatIsNotKnownToAddAlikeHasOneAlgorithm) {
 }
 
 TEST_F(CublasLtLinearTest, OnlyTheComparedLibraryAndDeviceAreKnownToAddAlike) {
-  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130000, 9, 0));
-  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130002, 9, 0));
+  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130100, 9, 0));
+  EXPECT_TRUE(cublaslt::is_known_to_add_alike(130102, 9, 0));
   EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 9, 0));
   EXPECT_FALSE(cublaslt::is_known_to_add_alike(120900, 9, 0));
-  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130000, 10, 0));
-  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130000, 9, 1));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 10, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 9, 1));
 }
 
 TEST_F(CublasLtLinearTest, OtherOperandsThanBf16HaveOneAlgorithmForAllRows) {

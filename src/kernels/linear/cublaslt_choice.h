@@ -44,7 +44,7 @@ struct Candidate {
 inline constexpr std::int32_t kOneOrderId = 66;
 [[nodiscard]] constexpr bool is_known_to_add_alike(std::size_t library_version, int compute_major,
                                                    int compute_minor) {
-  return library_version / 100 == 1300 && compute_major == 9 && compute_minor == 0;
+  return library_version / 100 == 1301 && compute_major == 9 && compute_minor == 0;
 }
 // `operands`: the type of both sides.
 [[nodiscard]] constexpr bool is_known_to_add_alike(DataType operands) {
