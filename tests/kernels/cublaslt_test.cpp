@@ -311,7 +311,8 @@ TEST_F(CublasLtLinearTest, WhatIsNotKnownToAddAlikeHasOneAlgorithm) {
 TEST_F(CublasLtLinearTest, OnlyTheComparedLibraryAndDeviceAreKnownToAddAlike) {
   EXPECT_TRUE(cublaslt::is_known_to_add_alike(130100, 9, 0));
   EXPECT_TRUE(cublaslt::is_known_to_add_alike(130102, 9, 0));
-  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 9, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130000, 9, 0));
+  EXPECT_FALSE(cublaslt::is_known_to_add_alike(130200, 9, 0));
   EXPECT_FALSE(cublaslt::is_known_to_add_alike(120900, 9, 0));
   EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 10, 0));
   EXPECT_FALSE(cublaslt::is_known_to_add_alike(130100, 9, 1));
