@@ -207,11 +207,12 @@ __device__ __forceinline__ void split_kernel(const AttentionArgs& a, std::byte* 
     return tiles * a.num_kv_heads * (splits.end - splits.begin);
   };
   const auto work = [&](std::uint32_t seq, const Sequence& s, std::uint32_t item) {
-    const Span splits = splits_of(a, s);
+    // The last split, which may be short, comes last: what does not fill the device is over soon.
+    const std::uint32_t tiles = (s.queries * group_heads(a) + kTileRows - 1) / kTileRows;
     const std::uint32_t head = item % a.num_kv_heads;
     const std::uint32_t rest = item / a.num_kv_heads;
-    const std::uint32_t split = splits.begin + rest % (splits.end - splits.begin);
-    const std::uint32_t tile = rest / (splits.end - splits.begin);
+    const std::uint32_t tile = rest % tiles;
+    const std::uint32_t split = splits_of(a, s).begin + rest / tiles;
     attend_split<kDim>(a, seq, RowTile(a, s, head, tile * kTileRows), split, shared);
   };
   for_items(a, blockIdx.x, gridDim.x, count, work);
