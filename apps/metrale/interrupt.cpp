@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interrupt.h"
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <unistd.h>
@@ -11,12 +12,15 @@ namespace {
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-std::atomic<const char*> g_unfinished{nullptr};
+// One program writes few files at a time; what finds no place here is only not removed.
+std::array<std::atomic<const char*>, 4> g_unfinished{};
 
 // Calls only what a signal handler may.
 void on_signal(int number) {
   if (!g_interrupted.exchange(true)) return;
-  if (const char* path = g_unfinished.load()) ::unlink(path);
+  for (const auto& unfinished : g_unfinished) {
+    if (const char* path = unfinished.load()) ::unlink(path);
+  }
   ::_exit(128 + number);
 }
 
@@ -38,7 +42,17 @@ bool interrupted() {
 }
 
 void remove_on_second_interrupt(const char* path) {
-  g_unfinished = path;
+  for (auto& unfinished : g_unfinished) {
+    const char* none = nullptr;
+    if (unfinished.compare_exchange_strong(none, path)) return;
+  }
+}
+
+void keep_on_second_interrupt(const char* path) {
+  for (auto& unfinished : g_unfinished) {
+    const char* same = path;
+    if (unfinished.compare_exchange_strong(same, nullptr)) return;
+  }
 }
 
 }  // namespace metrale::app

@@ -36,7 +36,7 @@ Output::Output(const std::string& path) : path_(path) {
 
 Output::~Output() {
   if (temporary_.empty()) return;
-  remove_on_second_interrupt(nullptr);
+  keep_on_second_interrupt(temporary_.c_str());
   if (file_.is_open()) ::unlink(temporary_.c_str());
 }
 
