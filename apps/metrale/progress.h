@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 
 namespace metrale::app {
@@ -17,6 +19,8 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void update(std::uint64_t done_bytes, std::uint64_t total_bytes);
+  // The text is made only where it will be seen.
+  void show(const std::function<std::string()>& text);
   void clear();
 
  private:
