@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
   add("score", "Say how likely a model finds a text", with_environment(add_score));
   add("plan", "Say what a model takes of a device's memory, and what fits", add_plan);
   add("synth", "Write a model with seeded random weights", with_environment(add_synth));
+  add("replay", "Run a trace of requests and say how long they took", with_environment(add_replay));
   add("trace", "Write a trace of requests from a seed", add_trace);
   add("info", "Describe a model directory or a safetensors file", add_info);
   add("devices", "List the devices that models can run on", with_environment(add_devices));

@@ -76,7 +76,7 @@ TEST_F(Completion, EveryOptionOfEveryCommandIsInEveryScript) {
     ASSERT_FALSE(long_options(command).empty());
     for (const std::string& option : long_options(command)) {
       EXPECT_TRUE(std::regex_search(in_bash, std::regex(option + "[ ']"))) << command << " " << option;
-      EXPECT_TRUE(std::regex_search(in_zsh, std::regex(option + "['}\\[]"))) << command << " " << option;
+      EXPECT_TRUE(std::regex_search(in_zsh, std::regex(option + "[,'}\\[]"))) << command << " " << option;
       EXPECT_TRUE(std::regex_search(
           fish, std::regex("seen_subcommand_from " + command + "'[^\n]* -l " + option.substr(2) + " ")))
           << command << " " << option;
