@@ -2,7 +2,6 @@
 // metrale generate: prompts in, text out, streamed as it comes.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,10 +12,7 @@
 
 #include <metrale/base/clock.h>
 #include <metrale/base/error.h>
-#include <metrale/engine/chat_template.h>
-#include <metrale/engine/detokenizer.h>
 #include <metrale/engine/engine.h>
-#include <metrale/engine/tokenizer.h>
 
 #include "commands.h"
 #include "exit_codes.h"
@@ -24,6 +20,7 @@
 #include "interrupt.h"
 #include "output.h"
 #include "progress.h"
+#include "prompt_encoder.h"
 #include "report.h"
 
 namespace metrale::app {
@@ -31,52 +28,21 @@ namespace {
 
 using TokenList = std::vector<std::int32_t>;
 
-// Absent where no prompt needs one and the directory has none.
-std::optional<engine::Tokenizer> load_tokenizer(const std::string& model,
-                                                const std::vector<Prompt>& prompts) {
-  const std::string path = (std::filesystem::path(model) / "tokenizer.json").string();
-  const bool needed = std::ranges::any_of(prompts, [](const Prompt& prompt) { return !prompt.tokens; });
-  if (!needed && !std::filesystem::exists(path)) return std::nullopt;
-  return engine::Tokenizer::load(path);
-}
-
-// A text of which the tokenizer, or a chat template before it, leaves nothing.
-std::string no_tokens_message(std::size_t number, const std::string& text, bool is_chat) {
-  if (is_chat) {
-    return fmt::format(
-        "prompt {} has no tokens: the chat template makes nothing of it; --chat-template takes another",
-        number);
-  }
-  constexpr std::size_t kShownBytes = 8;
-  std::string bytes;
-  for (const char c : text.substr(0, kShownBytes))
-    bytes += fmt::format(" {:02x}", static_cast<unsigned char>(c));
-  return fmt::format(
-      "prompt {} has no tokens: the tokenizer drops all of its {} bytes (hex{}{}), for which its vocabulary "
-      "has neither tokens nor an unk_token",
-      number, text.size(), bytes, text.size() > kShownBytes ? " …" : "");
-}
-
-// The prompts' ids. `tokenizer` may be null where they are token ids.
+// The prompts' ids.
 std::vector<TokenList> encode(const std::vector<Prompt>& prompts, const engine::Tokenizer* tokenizer,
                               const GenerateFlags& flags) {
-  std::optional<engine::ChatTemplate> chat;
-  if (flags.chat && tokenizer != nullptr)
-    chat = engine::ChatTemplate::load(flags.model, *tokenizer, flags.chat_template);
+  PromptEncoder encoder(flags.model, tokenizer, flags.chat_template);
   std::vector<TokenList> ids;
   for (const Prompt& prompt : prompts) {
     if (prompt.tokens) {
       ids.push_back(*prompt.tokens);
       continue;
     }
-    expects(tokenizer != nullptr, "a text prompt needs a tokenizer");
+    const std::string subject = fmt::format("prompt {}", ids.size() + 1);
     std::vector<engine::ChatMessage> messages;
     if (!flags.system.empty()) messages.push_back({"system", flags.system});
     messages.push_back({"user", prompt.text});
-    ids.push_back(chat ? chat->encode(*tokenizer, messages, /*add_generation_prompt=*/true)
-                       : tokenizer->encode(prompt.text));
-    if (ids.back().empty())
-      throw InvalidArgument(no_tokens_message(ids.size(), prompt.text, chat.has_value()));
+    ids.push_back(flags.chat ? encoder.chat(messages, subject) : encoder.text(prompt.text, subject));
   }
   return ids;
 }
@@ -93,36 +59,30 @@ void check_lengths(const std::vector<TokenList>& prompts, const engine::EngineOp
   }
 }
 
-// Turns step events into text, in the order in which the prompts were given.
+// Puts the answers together, in the order in which the prompts were given.
 class Writer {
  public:
-  Writer(Output& output, const GenerateFlags& flags, const std::optional<engine::Tokenizer>& tokenizer,
-         std::size_t requests)
+  Writer(Output& output, const GenerateFlags& flags, bool has_text, std::size_t requests)
       : output_(&output),
         flags_(&flags),
         answers_(requests),
         batch_(!flags.prompts.batch.empty()),
-        text_ids_(tokenizer ? tokenizer->vocab_size() : 0) {
-    for (std::size_t i = 0; tokenizer && i < requests; ++i) {
-      detokenizers_.emplace_back(*tokenizer);
-      answers_[i].text = "";
+        has_text_(has_text) {
+    for (Answer& answer : answers_) {
+      if (has_text) answer.text = "";
     }
   }
 
-  void on_token(std::size_t request, std::int32_t token) {
-    answers_[request].tokens.push_back(token);
-    if (detokenizers_.empty()) {
-      add_text(request, fmt::format("{} ", token));
-    } else if (static_cast<std::size_t>(token) < text_ids_) {
-      add_text(request, detokenizers_[request].push(token));
+  void on_event(std::size_t request, const engine::StepEvent& event) {
+    if (event.token) {
+      answers_[request].tokens.push_back(*event.token);
+      if (!has_text_) add_text(request, fmt::format("{} ", *event.token));
     }
+    if (has_text_) add_text(request, event.text);
+    if (event.finished) answers_[request].finished = event.finished;
   }
 
-  void on_end(std::size_t request, engine::FinishReason reason, const engine::RequestStats& stats) {
-    if (!detokenizers_.empty()) add_text(request, detokenizers_[request].finish());
-    answers_[request].finished = reason;
-    answers_[request].stats = stats;
-  }
+  void set_stats(std::size_t request, const engine::RequestStats& stats) { answers_[request].stats = stats; }
 
   // Writes what is complete, in order.
   void flush(const RunStats& run) {
@@ -155,8 +115,7 @@ class Writer {
   const GenerateFlags* flags_;
   std::vector<Answer> answers_;
   bool batch_;
-  std::size_t text_ids_;  // ids from here on are padding of the model's vocabulary: no text
-  std::vector<engine::Detokenizer> detokenizers_;
+  bool has_text_;  // the directory has a tokenizer
   std::map<std::size_t, std::string> shown_;
   std::size_t next_ = 0;
 };
@@ -166,25 +125,22 @@ double seconds_between(Nanoseconds begin, Nanoseconds end) {
 }
 
 // Runs every request to its end, or to its cancellation by a signal.
-void run_requests(engine::Engine& engine, const std::vector<TokenList>& prompts, const GenerateFlags& flags,
-                  const sampling::SamplingParams& sampling, Writer& writer, const RunStats& run) {
+void run_requests(engine::Engine& engine, const std::vector<TokenList>& prompts,
+                  const engine::Request& request, Writer& writer, const RunStats& run) {
   std::map<engine::RequestId, std::size_t> index;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const engine::RequestId id = engine.submit({.prompt = prompts[i],
-                                                .sampling = sampling,
-                                                .max_new_tokens = flags.max_tokens,
-                                                .stop_ids = flags.stop_ids,
-                                                .ignore_eos = flags.ignore_eos});
-    index[id] = i;
+    engine::Request own = request;
+    own.prompt = prompts[i];
+    index[engine.submit(std::move(own))] = i;
   }
   while (!engine.idle()) {
     if (interrupted()) {
       for (const auto& [id, i] : index) engine.cancel(id);
     }
     for (const engine::StepEvent& event : engine.step()) {
-      const std::size_t request = index.at(event.request);
-      if (event.token) writer.on_token(request, *event.token);
-      if (event.finished) writer.on_end(request, *event.finished, engine.take_stats(event.request));
+      const std::size_t i = index.at(event.request);
+      writer.on_event(i, event);
+      if (event.request_finished) writer.set_stats(i, engine.take_stats(event.request));
     }
     writer.flush(run);
   }
@@ -199,12 +155,15 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
       std::ranges::any_of(prompts, [](const Prompt& prompt) { return prompt.tokens.has_value(); });
   expects(!flags.chat || !any_tokens, "--chat needs text prompts, not token ids");
   const engine::ModelConfig config = engine::load_model_config(flags.model);
-  const std::optional<engine::Tokenizer> tokenizer = load_tokenizer(flags.model, prompts);
+  const bool any_texts = std::ranges::any_of(prompts, [](const Prompt& prompt) { return !prompt.tokens; });
+  const std::optional<engine::Tokenizer> tokenizer = load_tokenizer(flags.model, /*needed=*/any_texts);
   const std::vector<TokenList> ids = encode(prompts, tokenizer ? &*tokenizer : nullptr, flags);
   const auto longest = std::ranges::max(ids, {}, &TokenList::size).size();
   engine::EngineOptions options = engine_options(flags, config, ids.size(), longest);
-  const sampling::SamplingParams sampling = sampling_params(flags, config.generation);
-  sampling::validate(sampling, config.vocab_size);
+  options.tokenizer = tokenizer ? &*tokenizer : nullptr;
+  const engine::Request request = request_without_prompt(flags.request, config.generation);
+  sampling::validate(request.sampling, config.vocab_size);
+  expects(request.stop.empty() || tokenizer, "--stop needs a model directory with a tokenizer");
   check_lengths(ids, options);
   Output output(flags.output);
   const auto backend = runtime::open_backend(backend_options(flags.device, environment));
@@ -225,8 +184,8 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
       .arena_bytes = engine.arena_bytes(),
       .kv_cache_bytes = engine.cache().config().block_bytes_kv_all_layers() * engine.cache().num_blocks()};
 
-  Writer writer(output, flags, tokenizer, ids.size());
-  run_requests(engine, ids, flags, sampling, writer, run);
+  Writer writer(output, flags, tokenizer.has_value(), ids.size());
+  run_requests(engine, ids, request, writer, run);
   run.wall_seconds = seconds_between(run_begin, clock.now());
   if (flags.stats) std::fputs(stats_text(writer.answers(), run).c_str(), stderr);
   engine.close();

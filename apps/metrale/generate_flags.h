@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -14,6 +13,7 @@
 #include "commands.h"
 #include "engine_flags.h"
 #include "prompts.h"
+#include "request_flags.h"
 
 namespace metrale::app {
 
@@ -26,18 +26,7 @@ struct GenerateFlags {
   std::string output;
   bool json = false;
   bool stats = false;
-  std::uint32_t max_tokens = 256;
-  bool ignore_eos = false;
-  std::vector<std::int32_t> stop_ids;
-
-  sampling::SamplingParams sampling;  // what follows is apart, since a model may recommend it
-  std::optional<float> temperature;
-  std::optional<std::int32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  bool adaptive_sampling = false;
-  std::vector<std::string> logit_bias;
+  RequestFlags request;
 
   std::optional<std::uint32_t> max_seq_len;
   std::optional<std::uint32_t> max_batch_size;
@@ -48,11 +37,6 @@ struct GenerateFlags {
 };
 
 void add_generate_flags(CLI::App& command, GenerateFlags& flags);
-
-// Sampling parameters with the list-like flags parsed. Throws InvalidArgument.
-// What a flag does not say, the model's recommendation does; without either the most likely token is taken.
-[[nodiscard]] sampling::SamplingParams sampling_params(const GenerateFlags& flags,
-                                                       const engine::GenerationDefaults& defaults);
 
 // Engine options for prompts of at most `longest_prompt` tokens: limits that were not given are what those
 // need.

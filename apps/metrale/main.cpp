@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
     return [add_command, &app](CLI::App& command) { return add_command(command, app); };
   };
   add("generate", "Continue a prompt with a model", with_environment(add_generate));
+  add("batch", "Answer a file of requests into a file of results", with_environment(add_batch));
   add("score", "Say how likely a model finds a text", with_environment(add_score));
   add("plan", "Say what a model takes of a device's memory, and what fits", add_plan);
   add("synth", "Write a model with seeded random weights", with_environment(add_synth));

@@ -194,6 +194,43 @@ TEST_F(Generate, IdsBeyondTheTokenizerGiveNoText) {
   EXPECT_EQ(answer["text"], "");
 }
 
+TEST_F(Generate, StopTextEndsTheTextAndIsNoPartOfIt) {
+  const std::vector<std::string> base{"-p", "abc", "-n", "12", "--ignore-eos", "--json"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return only_line(generate(more));
+  };
+  const std::string text = with({})["text"];
+  ASSERT_GT(text.size(), 4U);
+  const std::string stop = text.substr(3, 2);
+  const json stopped = with({"--stop", "[never]", "--stop", stop});
+  EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  EXPECT_EQ(with({"--stop", "[never]"})["text"], text);
+}
+
+TEST_F(Generate, StopTextMayNotBeEmptyAndNeedsATokenizer) {
+  EXPECT_EQ(generate({"-p", "x", "--stop", ""}).exit_code, 2);
+  std::filesystem::remove(model() + "/tokenizer.json");
+  const ProcessResult result = generate({"--tokens", "1", "--stop", "x"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("tokenizer"));
+}
+
+TEST_F(Generate, SharedPrefixesDoNotChangeTheTexts) {
+  const std::string shared =
+      "a beginning that is long enough for several blocks of sixteen tokens, and then ";
+  dir.write("prompts.txt", shared + "one\n" + shared + "two\n" + shared + "three\n");
+  const std::vector<std::string> base{"--batch", dir.file("prompts.txt"), "-n", "8", "--max-batch-size", "1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    const ProcessResult result = generate(more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(with({"--enable-prefix-caching", "--tenant", "t"}), with({}));
+}
+
 TEST_F(Generate, InterruptPrintsWhatThereIsAndEndsCleanly) {
   TinyModel longer = tiny_model("tiny_base");
   longer.config["max_position_embeddings"] = 200'000;

@@ -116,6 +116,20 @@ std::string chart(const std::string& label, const std::vector<Load>& loads, cons
   return fmt::format("<h2>{}{}</h2>\n", label, keys) + svg(top + kChartHeight + 20, label, text + "\n");
 }
 
+// What pointing at a lane shows.
+std::string lane_title(const TraceRequest& asked, const RequestRecord& record) {
+  std::string title =
+      fmt::format("request {}: {}, {} prompt tokens ({} cached), {} output tokens", asked.id, outcome(record),
+                  record.prompt_tokens, record.cached_tokens, record.output_tokens());
+  if (!asked.tenant.empty()) title += fmt::format(", tenant {}", asked.tenant);
+  if (record.preemptions > 0) title += fmt::format(", preempted {} times", record.preemptions);
+  const Nanoseconds due = record.due.value_or(Nanoseconds(0));
+  title += fmt::format("; due {:.3f} s", seconds(due));
+  if (record.first_token) title += fmt::format(", TTFT {:.3f} s", seconds(*record.first_token - due));
+  if (record.ended) title += fmt::format(", ended {:.3f} s", seconds(*record.ended));
+  return html_escaped(title);
+}
+
 // One request: waiting, prompt with its cached share, answers, and a mark where it did not end by itself.
 std::string lane(const TraceRequest& asked, const RequestRecord& record, double top, double height,
                  Nanoseconds wall, const TimeAxis& axis) {
@@ -127,7 +141,7 @@ std::string lane(const TraceRequest& asked, const RequestRecord& record, double 
                           from, top, to - from, thickness);
     }
   };
-  const double due = axis.x(*record.due);
+  const double due = axis.x(record.due.value_or(Nanoseconds(0)));
   const double end = axis.x(record.ended.value_or(wall));
   const double started = record.started ? axis.x(*record.started) : end;
   const double first = record.first_token ? axis.x(*record.first_token) : end;
@@ -138,20 +152,12 @@ std::string lane(const TraceRequest& asked, const RequestRecord& record, double 
   bar("cached", started, seam);
   bar("prefill", seam, first);
   bar("decode", first, end);
+  if (outcome(record) != "finished") bar("end", end, end + 3);
   if (height >= kLabelledLane) {
-    text += fmt::format("<text x=\"{}\" y=\"{:.2f}\" text-anchor=\"end\">{}</text>", kLeft - 6,
+    text += fmt::format(R"(<text x="{}" y="{:.2f}" text-anchor="end">{}</text>)", kLeft - 6,
                         top + thickness - 1, asked.id);
   }
-  const std::string_view how = outcome(record);
-  if (how != "finished") bar("end", end, end + 3);
-  std::string title = fmt::format("request {}: {}, {} prompt tokens ({} cached), {} output tokens", asked.id,
-                                  how, record.prompt_tokens, record.cached_tokens, record.output_tokens());
-  if (!asked.tenant.empty()) title += fmt::format(", tenant {}", asked.tenant);
-  if (record.preemptions > 0) title += fmt::format(", preempted {} times", record.preemptions);
-  title += fmt::format("; due {:.3f} s", seconds(*record.due));
-  if (record.first_token) title += fmt::format(", TTFT {:.3f} s", seconds(*record.first_token - *record.due));
-  if (record.ended) title += fmt::format(", ended {:.3f} s", seconds(*record.ended));
-  return fmt::format("<g><title>{}</title>{}</g>\n", html_escaped(title), text);
+  return fmt::format("<g><title>{}</title>{}</g>\n", lane_title(asked, record), text);
 }
 
 std::string lanes(const Report& report, const TimeAxis& axis) {
