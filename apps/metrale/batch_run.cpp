@@ -10,6 +10,7 @@
 #include <metrale/base/error.h>
 
 #include "interrupt.h"
+#include "progress.h"
 
 namespace metrale::app {
 namespace {

@@ -15,7 +15,6 @@
 #include "batch_result.h"
 #include "id_table.h"
 #include "line_reader.h"
-#include "progress.h"
 #include "prompt_encoder.h"
 #include "result_file.h"
 #include "result_order.h"
@@ -63,7 +62,7 @@ class BatchRun {
   void on_event(const engine::StepEvent& event);
   void finish(engine::RequestId id, Active& active);
   void cancel_all();
-  void show_progress(ProgressLine& line, Nanoseconds begin) const;
+  [[nodiscard]] std::string progress_text(Nanoseconds time) const;
 
   engine::Engine* engine_;
   PromptEncoder* encoder_;

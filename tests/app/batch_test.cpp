@@ -81,14 +81,13 @@ struct Batch : ProgramTest {
   // Runs until the output file has so many lines, then sends the signal.
   [[nodiscard]] ProcessResult signal_after_lines(int lines, const std::string& signal,
                                                  const std::vector<std::string>& arguments) const {
-    const std::string script = R"("$@" & pid=$!
-      until [ "$(wc -l 2>/dev/null < "$OUT")" -ge $LINES_WANTED ] 2>/dev/null;
-    do
+    const std::string script = R"sh("$@" & pid=$!
+      until [ "$(wc -l 2>/dev/null < "$OUT")" -ge $LINES_WANTED ] 2>/dev/null; do
         kill -0 $pid 2>/dev/null || break
         sleep 0.01
       done
       kill -$SIGNAL $pid
-      wait $pid)";
+      wait $pid)sh";
     std::vector<std::string> shell{"/bin/sh", "-c", script, "sh", METRALE_PROGRAM};
     shell.insert(shell.end(), arguments.begin(), arguments.end());
     return run_process(shell, {.environment = {"OUT=" + out(), "SIGNAL=" + signal,
