@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <metrale/base/error.h>
 #include <metrale/engine/detokenizer.h>
 #include <metrale/engine/engine.h>
 #include <metrale/sampling/sampler.h>
@@ -24,6 +25,12 @@ namespace metrale::engine {
 struct Engine::Answer {
   Group* group = nullptr;
   std::uint32_t choice = 0;
+  // Of one that runs or waits.
+  [[nodiscard]] SequenceId id() const {
+    if (!sequence) throw InvalidArgument("an answer without a sequence");
+    return *sequence;
+  }
+
   // None before it is forked off the first answer, and once it is over.
   std::optional<SequenceId> sequence;
   bool finished = false;
@@ -57,6 +64,7 @@ struct Engine::Group {
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
+  ~Group() = default;
 
   // Nothing edits the logits, so the device's argmax is the sampler's answer.
   [[nodiscard]] static bool is_plain_greedy(const sampling::SamplingParams& p) {

@@ -115,8 +115,8 @@ void Engine::take_answer(Answer& answer, std::span<const float> logits, std::int
   if (answer.output_tokens == 0 && answer.choice == 0) {
     for (std::uint32_t i = 1; i < group.request.n; ++i) {
       Answer& other = group.answers[i];
-      other.sequence = scheduler_->fork(*answer.sequence);
-      answers_.emplace(*other.sequence, &other);
+      other.sequence = scheduler_->fork(answer.id());
+      answers_.emplace(other.id(), &other);
     }
     // The last one first: the first one's end may end the request.
     for (std::uint32_t i = group.request.n; i-- > 1;) {
@@ -136,7 +136,7 @@ std::optional<std::int32_t> Engine::choose(Answer& answer, std::span<const float
     answer.sampler.emplace(std::move(params), config_.vocab_size);
   }
   // Token ids are never negative here: the signed and unsigned views read the same values.
-  const std::span<const std::int32_t> tokens = scheduler_->tokens(*answer.sequence);
+  const std::span<const std::int32_t> tokens = scheduler_->tokens(answer.id());
   const auto* all = reinterpret_cast<const std::uint32_t*>(tokens.data());
   const std::size_t prompt = group.num_prompt_tokens;
   const sampling::SampleResult result =
@@ -151,7 +151,7 @@ void Engine::accept(Answer& answer, std::optional<std::int32_t> token, std::vect
   if (!group.first_token_at) {
     group.first_token_at = now;
     group.stats.cached_tokens =
-        std::min(scheduler_->info(*answer.sequence).cached_tokens, group.num_prompt_tokens);
+        std::min(scheduler_->info(answer.id()).cached_tokens, group.num_prompt_tokens);
   }
   group.last_token_at = now;
   if (metrics_ && answer.output_tokens > 0)
@@ -169,7 +169,7 @@ void Engine::accept(Answer& answer, std::optional<std::int32_t> token, std::vect
   const bool full = group.num_prompt_tokens + answer.output_tokens >= limits_.max_seq_len ||
                     answer.output_tokens >= group.request.max_new_tokens;
   if (full) return finish(answer, FinishReason::kLength, std::move(event), events);
-  scheduler_->append(*answer.sequence, *token);
+  scheduler_->append(answer.id(), *token);
   events.push_back(std::move(event));
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include <metrale/base/error.h>
 #include <metrale/engine/scheduler.h>
 
 namespace metrale::engine {
@@ -15,6 +16,11 @@ struct Scheduler::Sequence {
   [[nodiscard]] std::uint32_t num_tokens() const { return static_cast<std::uint32_t>(given.tokens.size()); }
   [[nodiscard]] std::uint32_t left() const { return num_tokens() - computed; }
   [[nodiscard]] bool is_running() const { return table_row.has_value(); }
+  // Of one that runs.
+  [[nodiscard]] std::uint32_t row() const {
+    if (!table_row) throw InvalidArgument("a sequence without a table row");
+    return *table_row;
+  }
 
   SequenceId id;
   std::uint64_t arrival = 0;  // unique, rising

@@ -168,7 +168,7 @@ void Scheduler::plan_item(Sequence& sequence, std::uint32_t length, std::uint32_
   sequence.in_step = length;
   plan_.items.push_back(
       {.sequence = sequence.id,
-       .table_row = *sequence.table_row,
+       .table_row = sequence.row(),
        .start = sequence.computed,
        .tokens = std::span<const std::int32_t>(sequence.given.tokens).subspan(sequence.computed, length),
        .reaches_end = length == sequence.left()});
@@ -210,7 +210,7 @@ void Scheduler::admit() {
 
 bool Scheduler::try_admit(Sequence& sequence) {
   if (free_rows_.empty()) return false;
-  if (sequence.num_saved) return try_restore(sequence);
+  if (const auto saved = sequence.num_saved) return try_restore(sequence, *saved);
   const std::size_t total = blocks_for(sequence.num_tokens());
   // The last token is computed in any case: its logits are wanted.
   const auto tokens = std::span<const std::int32_t>(sequence.given.tokens).first(sequence.num_tokens() - 1);
@@ -249,11 +249,11 @@ void Scheduler::start(Sequence& sequence, prefix::Match&& match) {
   enter(sequence);
 }
 
-bool Scheduler::try_restore(Sequence& sequence) {
+bool Scheduler::try_restore(Sequence& sequence, std::uint32_t saved) {
   if (!would_fit(blocks_for(sequence.num_tokens()))) return false;
   dequeue(sequence);
   expects(allocate(sequence, blocks_for(sequence.num_tokens())), "blocks that were there are gone");
-  const std::uint32_t saved = *std::exchange(sequence.num_saved, std::nullopt);
+  sequence.num_saved.reset();
   if (config_.preempted->restore(sequence.id, sequence.blocks, saved)) {
     sequence.computed = saved;
     ++counters_.restored;
@@ -268,7 +268,7 @@ void Scheduler::enter(Sequence& sequence) {
   free_rows_.pop_back();
   sequence.info.running = true;
   running_.insert(&sequence);
-  tables_.push_back({*sequence.table_row, 0, sequence.blocks});
+  tables_.push_back({sequence.row(), 0, sequence.blocks});
   ++counters_.admitted;
 }
 

@@ -56,7 +56,7 @@ bool Scheduler::ensure_next_block(Sequence& sequence) {
     preempt(last);
     if (&last == &sequence) return false;
   }
-  tables_.push_back({*sequence.table_row, static_cast<std::uint32_t>(index), {sequence.blocks.back()}});
+  tables_.push_back({sequence.row(), static_cast<std::uint32_t>(index), {sequence.blocks.back()}});
   return true;
 }
 
@@ -87,7 +87,7 @@ void Scheduler::publish(Sequence& sequence, std::size_t num_tokens, bool with_ta
     pool_->inc_ref(duplicate.cached);
     sequence.blocks[duplicate.index] = duplicate.cached;
     pool_->dec_ref(duplicate.given);
-    tables_.push_back({*sequence.table_row, duplicate.index, {duplicate.cached}});
+    tables_.push_back({sequence.row(), duplicate.index, {duplicate.cached}});
     ++counters_.deduplicated_blocks;
   }
 }
@@ -105,7 +105,7 @@ void Scheduler::release(Sequence& sequence) noexcept {
   sequence.match.release();
   for (const BlockId block : sequence.blocks) pool_->dec_ref(block);
   sequence.blocks.clear();
-  free_rows_.push_back(*sequence.table_row);  // it has room for every row
+  free_rows_.push_back(sequence.row());  // it has room for every row
   sequence.table_row.reset();
   sequence.info.running = false;
   sequence.computed = 0;
@@ -122,7 +122,7 @@ std::string Scheduler::check_invariants() const {
       return fmt::format("sequence {} waits and has blocks", id.value());
     }
     for (const BlockId block : sequence->blocks) ++users[block.value()];
-    if (sequence->copy) ++users[sequence->copy->from.value()];
+    if (const std::optional<BlockCopy>& copy = sequence->copy) ++users[copy->from.value()];
   }
   if (running_.size() + free_rows_.size() != config_.limits.max_batch_size) return "a table row is lost";
   std::size_t num_free = 0;

@@ -182,7 +182,7 @@ class Scheduler {
   void dequeue(Sequence& sequence);
   void admit();
   bool try_admit(Sequence& sequence);
-  bool try_restore(Sequence& sequence);
+  bool try_restore(Sequence& sequence, std::uint32_t saved);
   void start(Sequence& sequence, prefix::Match&& match);
   void enter(Sequence& sequence);
   bool make_room_for(const Sequence& sequence);
