@@ -18,6 +18,7 @@
 #include "exit_codes.h"
 #include "generate_flags.h"
 #include "interrupt.h"
+#include "metrics_output.h"
 #include "output.h"
 #include "progress.h"
 #include "prompt_encoder.h"
@@ -167,6 +168,9 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
   check_lengths(ids, options);
   Output output(flags.output);
   const auto backend = runtime::open_backend(backend_options(flags.device, environment));
+  MetricsRegistry metrics;
+  options.metrics = &metrics;
+  const auto server = serve_metrics(flags.metrics, metrics);
 
   ProgressLine progress("loading");
   options.progress = [&](std::uint64_t done, std::uint64_t total) {

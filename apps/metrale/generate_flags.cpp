@@ -45,6 +45,7 @@ void add_limit_flags(CLI::App& command, GenerateFlags& flags) {
   add_prefix_caching_flag(command, flags.engine, /*by_default=*/false);
   add_compute_flags(command, flags.engine);
   command.add_flag("--no-graphs", flags.no_graphs, "Launch decode kernels one by one");
+  add_metrics_flags(command, flags.metrics);
   add_device_flags(command, flags.device);
 }
 

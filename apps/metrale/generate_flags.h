@@ -12,6 +12,7 @@
 
 #include "commands.h"
 #include "engine_flags.h"
+#include "metrics_output.h"
 #include "prompts.h"
 #include "request_flags.h"
 
@@ -33,6 +34,7 @@ struct GenerateFlags {
   std::uint32_t kv_blocks = 0;
   EngineFlags engine;
   bool no_graphs = false;
+  MetricsFlags metrics;
   DeviceFlags device;
 };
 

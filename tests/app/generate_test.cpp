@@ -231,6 +231,13 @@ TEST_F(Generate, SharedPrefixesDoNotChangeTheTexts) {
   EXPECT_EQ(with({"--enable-prefix-caching", "--tenant", "t"}), with({}));
 }
 
+TEST_F(Generate, MetricsAreServedWhereAsked) {
+  const ProcessResult result = generate({"-p", "x", "-n", "1", "--metrics-port", "0"});
+  if (result.exit_code == 6) GTEST_SKIP() << "a build without prometheus-cpp";
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("metrics: http://127.0.0.1:"));
+}
+
 TEST_F(Generate, InterruptPrintsWhatThereIsAndEndsCleanly) {
   TinyModel longer = tiny_model("tiny_base");
   longer.config["max_position_embeddings"] = 200'000;
