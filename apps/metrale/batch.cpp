@@ -170,21 +170,11 @@ void add_flags(CLI::App& command, BatchFlags& flags) {
   command.add_option("--chat-template", flags.chat_template,
                      "chatml, llama3, mistral, none or a Jinja file instead of the model's own");
   add_request_flags(command, flags.request);
-  command
-      .add_option("--max-seq-len", flags.max_seq_len,
-                  "Longest sequence, prompt and answer (default: what the model takes, up to 4096)")
-      ->check(CLI::Range(2U, 1U << 30));
-  command.add_option("--max-batch-size", flags.max_batch_size, "Most sequences in a step")
-      ->check(CLI::Range(1U, 65'536U))
-      ->capture_default_str();
-  command
-      .add_option("--kv-blocks", flags.kv_blocks,
-                  "KV blocks to allocate (0: enough for every sequence at full length)")
-      ->capture_default_str();
+  add_size_flags(command, "Longest sequence, prompt and answer (default: what the model takes, up to 4096)",
+                 {flags.max_seq_len, flags.max_batch_size, flags.kv_blocks, flags.no_graphs});
   add_engine_flags(command, flags.engine);
   add_prefix_caching_flag(command, flags.engine, /*by_default=*/true);
   add_compute_flags(command, flags.engine);
-  command.add_flag("--no-graphs", flags.no_graphs, "Launch decode kernels one by one");
   add_metrics_flags(command, flags.metrics);
   add_device_flags(command, flags.device);
 }

@@ -38,6 +38,18 @@ void add_compute_flags(CLI::App& command, EngineFlags& flags) {
       ->capture_default_str();
 }
 
+void add_size_flags(CLI::App& command, const char* max_seq_len_help, const SizeFlags& flags) {
+  command.add_option("--max-seq-len", flags.max_seq_len, max_seq_len_help)->check(CLI::Range(2U, 1U << 30));
+  command.add_option("--max-batch-size", flags.max_batch_size, "Most sequences in a step")
+      ->check(CLI::Range(1U, 65'536U))
+      ->capture_default_str();
+  command
+      .add_option("--kv-blocks", flags.kv_blocks,
+                  "KV blocks to allocate (0: enough for every sequence at full length)")
+      ->capture_default_str();
+  command.add_flag("--no-graphs", flags.no_graphs, "Launch decode kernels one by one");
+}
+
 void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help) {
   const auto check = [](const std::string& text) {
     std::uint64_t value = 0;

@@ -28,6 +28,15 @@ void add_prefix_caching_flag(CLI::App& command, EngineFlags& flags, bool by_defa
 // Of the commands that compute.
 void add_compute_flags(CLI::App& command, EngineFlags& flags);
 
+// Of the commands that run many requests.
+struct SizeFlags {
+  std::optional<std::uint32_t>& max_seq_len;
+  std::uint32_t& max_batch_size;
+  std::uint32_t& kv_blocks;
+  bool& no_graphs;
+};
+void add_size_flags(CLI::App& command, const char* max_seq_len_help, const SizeFlags& flags);
+
 // A whole number below 2^64: CLI11 alone would take larger ones for the largest.
 void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help);
 

@@ -1,56 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory runs out at each allocation of each call in turn: the call throws, nothing that can be observed has
 // changed, and the same call succeeds afterwards.
-#include <cstdlib>
 #include <functional>
-#include <new>
+#include <support/failing_new.h>
 #include <tuple>
 
 #include "prefix/support.h"
-
-namespace {
-
-// How many allocations of this thread still succeed; negative: all.
-thread_local int allocations_left = -1;
-
-// Not inline: the compiler takes malloc for a mismatch of delete.
-[[gnu::noinline]] void* allocate(std::size_t size) {
-  if (allocations_left == 0) return nullptr;
-  if (allocations_left > 0) --allocations_left;
-  return std::malloc(size == 0 ? 1 : size);
-}
-
-[[gnu::noinline]] void release(void* memory) {
-  std::free(memory);
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  if (void* memory = allocate(size)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new[](std::size_t size) {
-  return operator new(size);
-}
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  return allocate(size);
-}
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
-  return allocate(size);
-}
-void operator delete(void* memory) noexcept {
-  release(memory);
-}
-void operator delete[](void* memory) noexcept {
-  release(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  release(memory);
-}
-void operator delete[](void* memory, std::size_t) noexcept {
-  release(memory);
-}
 
 namespace metrale::prefix {
 namespace {
