@@ -91,6 +91,19 @@ void norm_and_activation(Bench& bench, std::uint32_t rows) {
                          .out_type = ElementType::kBf16,
                          .epsilon = 1e-5F});
           });
+  measure(bench, {"add_rms_norm", rows, std::uint64_t{rows} * kHidden * 8, std::uint64_t{rows} * kHidden * 6},
+          [&](gpu::StreamRef stream, std::uint64_t in, std::uint64_t out) {
+            gpu::launch(gpu, kernels::kAddRmsNorm, stream,
+                        {.rows = count,
+                         .in = in,
+                         .accum = out,
+                         .weight = weight,
+                         .out = out + std::uint64_t{rows} * kHidden * 4,
+                         .max_rows = rows,
+                         .width = kHidden,
+                         .out_type = ElementType::kBf16,
+                         .epsilon = 1e-5F});
+          });
   measure(bench,
           {"silu_mul", rows, std::uint64_t{rows} * 2 * kIntermediate * 2,
            std::uint64_t{rows} * kIntermediate * 2},

@@ -26,6 +26,7 @@ struct Decoder::Kernels {
   Kernels(gpu::GpuBackend& gpu, const DecoderOptions& options)
       : embedding(gpu, kernels::kEmbedding),
         rms_norm(gpu, kernels::kRmsNorm),
+        add_rms_norm(gpu, kernels::kAddRmsNorm),
         rope_table(gpu, kernels::kRopeTable),
         rope(gpu, kernels::kRope),
         linear(gpu, options.fast ? kernels::kLinearFast : kernels::kLinear),
@@ -49,6 +50,7 @@ struct Decoder::Kernels {
 
   gpu::BoundKernel<kernels::EmbeddingArgs> embedding;
   gpu::BoundKernel<kernels::RmsNormArgs> rms_norm;
+  gpu::BoundKernel<kernels::AddRmsNormArgs> add_rms_norm;
   gpu::BoundKernel<kernels::RopeTableArgs> rope_table;
   gpu::BoundKernel<kernels::RopeArgs> rope;
   gpu::BoundKernel<kernels::LinearArgs> linear;

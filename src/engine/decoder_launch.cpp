@@ -74,7 +74,13 @@ void Decoder::launch_layers(std::uint32_t max_rows) {
                                       .out_type = ElementType::kF32,
                                       .scale = embedding_scale(*config_, options_.compute)});
   launch_rope_tables(max_rows);
-  for (std::size_t layer = 0; layer < weights_->layers().size(); ++layer) launch_layer(layer, max_rows);
+  const std::vector<LayerWeights>& layers = weights_->layers();
+  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), layers.front().attn_norm,
+              arena_.ptr(&ArenaSizes::norm_output), options_.compute, max_rows);
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const bool is_last = layer + 1 == layers.size();
+    launch_layer(layer, is_last ? DevicePtr() : layers[layer + 1].attn_norm, max_rows);
+  }
 }
 
 void Decoder::launch_rope_tables(std::uint32_t max_rows) {
@@ -106,23 +112,18 @@ DevicePtr Decoder::local_rope_table() const {
   return arena_.ptr(&ArenaSizes::rope_table).offset(floats * sizeof(float));
 }
 
-void Decoder::launch_layer(std::size_t layer, std::uint32_t max_rows) {
+// Its input is normalised already, as it leaves that of the next one, where there is one.
+void Decoder::launch_layer(std::size_t layer, DevicePtr next_norm, std::uint32_t max_rows) {
   const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
   const LayerWeights& weights = weights_->layers()[layer];
-  const DevicePtr normalised = arena_.ptr(&ArenaSizes::norm_output);
-  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.attn_norm, normalised, options_.compute,
-              max_rows);
-  launch_linear(rows, normalised, weights.qkv, arena_.ptr(&ArenaSizes::qkv_output), options_.compute,
-                max_rows);
+  launch_linear(rows, arena_.ptr(&ArenaSizes::norm_output), weights.qkv, arena_.ptr(&ArenaSizes::qkv_output),
+                options_.compute, max_rows);
   launch_attention(layer, max_rows);
   launch_linear(rows, arena_.ptr(&ArenaSizes::attn_output), weights.o, arena_.ptr(&ArenaSizes::branch_output),
                 ElementType::kF32, max_rows);
-  launch_branch_add(weights.attn_post_norm, max_rows);
-
-  launch_norm(rows, arena_.ptr(&ArenaSizes::residual), weights.ffn_norm, normalised, options_.compute,
-              max_rows);
+  launch_branch_add(weights.attn_post_norm, weights.ffn_norm, max_rows);
   launch_mlp(weights, max_rows);
-  launch_branch_add(weights.ffn_post_norm, max_rows);
+  launch_branch_add(weights.ffn_post_norm, next_norm, max_rows);
 }
 
 void Decoder::launch_mlp(const LayerWeights& weights, std::uint32_t max_rows) {
@@ -310,18 +311,32 @@ void Decoder::launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeight
                     .room_rows = room_rows});
 }
 
-// Adds what attention or the MLP gave to the residual stream, normalised before where the model does that.
-void Decoder::launch_branch_add(DevicePtr post_norm, std::uint32_t max_rows) {
+// Adds what attention or the MLP gave to the residual stream, normalised before where the model does that,
+// and normalises the sums for what reads them next, where something does.
+void Decoder::launch_branch_add(DevicePtr post_norm, DevicePtr next_norm, std::uint32_t max_rows) {
   const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
   const DevicePtr branch = arena_.ptr(&ArenaSizes::branch_output);
+  const DevicePtr residual = arena_.ptr(&ArenaSizes::residual);
   if (!post_norm.is_null()) launch_norm(rows, branch, post_norm, branch, ElementType::kF32, max_rows);
-  kernels_->residual_add(stream_.ref(), {.rows = rows,
+  if (next_norm.is_null()) {
+    kernels_->residual_add(stream_.ref(), {.rows = rows,
+                                           .in = branch.address(),
+                                           .accum = residual.address(),
+                                           .max_rows = max_rows,
+                                           .width = config_->hidden_size,
+                                           .in_type = ElementType::kF32,
+                                           .reserved = 0});
+    return;
+  }
+  kernels_->add_rms_norm(stream_.ref(), {.rows = rows,
                                          .in = branch.address(),
-                                         .accum = arena_.ptr(&ArenaSizes::residual).address(),
+                                         .accum = residual.address(),
+                                         .weight = next_norm.address(),
+                                         .out = arena_.ptr(&ArenaSizes::norm_output).address(),
                                          .max_rows = max_rows,
                                          .width = config_->hidden_size,
-                                         .in_type = ElementType::kF32,
-                                         .reserved = 0});
+                                         .out_type = options_.compute,
+                                         .epsilon = config_->rms_norm_eps});
 }
 
 }  // namespace metrale::engine

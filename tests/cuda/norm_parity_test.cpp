@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <metrale/kernels/activation.h>
 #include <metrale/kernels/norm.h>
 
 #include "cuda/support/device_run.h"
@@ -85,6 +86,47 @@ TEST(NormParity, ARowsResultDoesNotDependOnTheOthers) {
     for (std::uint32_t i = 0; i < many.width; ++i) {
       ASSERT_EQ(alone.get(i), together.get(std::size_t{row} * many.width + i));
     }
+  }
+}
+
+// The engine takes either way, and its results must not tell which. 33: no pieces of eight.
+TEST(NormParity, AddRmsNormIsTheSumAndItsNormBitForBit) {
+  std::mt19937 random(5);
+  constexpr std::uint32_t kRows = 5;
+  for (const std::uint32_t width : {33U, 576U, 4096U, 20480U}) {
+    const std::size_t count = std::size_t{kRows} * width;
+    const Elements branch(ElementType::kF32, random_normal(random, count));
+    const Elements residual(ElementType::kF32, random_normal(random, count));
+    const Elements weight(ElementType::kF32, random_normal(random, width));
+    DeviceRun run(cuda_backend());
+    const std::uint64_t rows = run.put(kRows);
+    const std::uint64_t in = run.put(branch);
+    const std::uint64_t sums = run.put(residual);
+    run.run(kResidualAdd, {.rows = rows,
+                           .in = in,
+                           .accum = sums,
+                           .max_rows = kRows,
+                           .width = width,
+                           .in_type = ElementType::kF32,
+                           .reserved = 0});
+    const Elements expected_sums = run.get(ElementType::kF32, sums, count);
+    const Elements expected =
+        run_norm(cuda_backend(), {kRows, width, 1, 0}, expected_sums, weight, ElementType::kBf16);
+
+    const std::uint64_t accum = run.put(residual);
+    const std::uint64_t out = run.room(count * quant::element_bytes(ElementType::kBf16));
+    run.run(kAddRmsNorm, {.rows = rows,
+                          .in = in,
+                          .accum = accum,
+                          .weight = run.put(weight),
+                          .out = out,
+                          .max_rows = kRows + 3,
+                          .width = width,
+                          .out_type = ElementType::kBf16,
+                          .epsilon = 1e-5F});
+
+    EXPECT_EQ(run.get(ElementType::kF32, accum, count).bytes(), expected_sums.bytes()) << width;
+    EXPECT_EQ(run.get(ElementType::kBf16, out, count).bytes(), expected.bytes()) << width;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <metrale/base/error.h>
+#include <metrale/kernels/activation.h>
 #include <metrale/kernels/norm.h>
 
 #include "kernels/support/isa.h"
@@ -148,6 +149,44 @@ TEST(RmsNorm, ReadsAndWritesByStrideAndMayWorkInPlace) {
               testing::Pointwise(testing::FloatEq(),
                                  {static_cast<float>(3 * inverse), static_cast<float>(8 * inverse), 99.0F,
                                   static_cast<float>(3 * inverse), static_cast<float>(8 * inverse), 99.0F}));
+}
+
+TEST(AddRmsNorm, IsTheSumAndItsNormBitForBit) {
+  std::mt19937 random(6);
+  for (const std::uint32_t width : {1U, 7U, 16U, 577U, 1025U, 4096U}) {
+    for (const quant::ElementType out_type : kAllTypes) {
+      const std::uint32_t rows = 3;
+      const Elements branch(quant::ElementType::kF32, random_normal(random, std::size_t{rows} * width));
+      const auto residual = random_normal(random, std::size_t{rows} * width, 2.0F);
+      const Elements weight(quant::ElementType::kF32, random_normal(random, width));
+      Elements sums(quant::ElementType::kF32, residual);
+      run_kernel(test_pool(), kResidualAdd,
+                 {.rows = address(&rows),
+                  .in = branch.address(),
+                  .accum = sums.address(),
+                  .max_rows = rows,
+                  .width = width,
+                  .in_type = quant::ElementType::kF32,
+                  .reserved = 0});
+      const Elements expected = run_norm(sums, weight, rows, out_type);
+
+      Elements accum(quant::ElementType::kF32, residual);
+      Elements out(out_type, std::size_t{rows} * width);
+      run_kernel(test_pool(), kAddRmsNorm,
+                 {.rows = address(&rows),
+                  .in = branch.address(),
+                  .accum = accum.address(),
+                  .weight = weight.address(),
+                  .out = out.address(),
+                  .max_rows = rows,
+                  .width = width,
+                  .out_type = out_type,
+                  .epsilon = kEpsilon});
+
+      EXPECT_EQ(accum.bytes(), sums.bytes()) << width;
+      EXPECT_EQ(out.bytes(), expected.bytes()) << width;
+    }
+  }
 }
 
 TEST(RmsNorm, WritesNothingForNoRows) {

@@ -114,12 +114,12 @@ class Decoder {
   void launch_table_deltas();
   void launch_layers(std::uint32_t max_rows);
   void launch_rope_tables(std::uint32_t max_rows);
-  void launch_layer(std::size_t layer, std::uint32_t max_rows);
+  void launch_layer(std::size_t layer, DevicePtr next_norm, std::uint32_t max_rows);
   void launch_mlp(const LayerWeights& weights, std::uint32_t max_rows);
   void launch_rope(std::size_t layer, DevicePtr q, DevicePtr k, std::uint32_t max_rows);
   void launch_attention(std::size_t layer, std::uint32_t max_rows);
   void launch_head_norm(DevicePtr heads, std::uint32_t num_heads, DevicePtr weight, std::uint32_t max_rows);
-  void launch_branch_add(DevicePtr post_norm, std::uint32_t max_rows);
+  void launch_branch_add(DevicePtr post_norm, DevicePtr next_norm, std::uint32_t max_rows);
   void launch_head(std::uint32_t max_logit_rows);
   // `in_stride` 0: the rows of `in` follow each other.
   void launch_linear(std::uint64_t rows, DevicePtr in, const LinearWeights& weights, DevicePtr out,

@@ -2,6 +2,8 @@
 // rms_norm: out = x / sqrt(mean(x^2) + eps) * weight, in FP32, for each of the `groups` spans of `width`
 // elements that a row begins with: a whole hidden state is one group, query or key heads are many. `out` may
 // be `in` where the types and strides are equal.
+// add_rms_norm: accum += in, and out = rms_norm of the sums: the end of one branch of a layer and the start
+// of the next, bit for bit as residual_add and rms_norm one after the other.
 #pragma once
 
 #include <metrale/gpu/kernel_id.h>
@@ -27,10 +29,31 @@ struct RmsNormArgs {
 };
 static_assert(sizeof(RmsNormArgs) == 72);
 inline constexpr gpu::KernelId<RmsNormArgs> kRmsNorm{"norm", "rms_norm"};
+
+struct AddRmsNormArgs {
+  std::uint64_t rows;    // uint32
+  std::uint64_t in;      // float[rows][width]
+  std::uint64_t accum;   // float[rows][width], read and written
+  std::uint64_t weight;  // float[width]
+  std::uint64_t out;     // out_type[rows][width], neither `in` nor `accum`
+  std::uint32_t max_rows;
+  std::uint32_t width;
+  quant::ElementType out_type;
+  float epsilon;
+};
+static_assert(sizeof(AddRmsNormArgs) == 56);
+inline constexpr gpu::KernelId<AddRmsNormArgs> kAddRmsNorm{"norm", "add_rms_norm"};
+
 // On a device a thread takes eight elements at a time; whole warps, at most 512 threads.
+[[nodiscard]] inline std::uint32_t rms_norm_threads(std::uint32_t width) {
+  const std::uint32_t threads = (width / 8 + 31) / 32 * 32;
+  return threads < 32 ? 32 : threads > 512 ? 512 : threads;
+}
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const RmsNormArgs& a) {
-  const std::uint32_t threads = (a.width / 8 + 31) / 32 * 32;
-  return {.grid = {a.max_rows, a.groups}, .block = {threads < 32 ? 32 : threads > 512 ? 512 : threads}};
+  return {.grid = {a.max_rows, a.groups}, .block = {rms_norm_threads(a.width)}};
+}
+[[nodiscard]] inline gpu::LaunchShape launch_shape(const AddRmsNormArgs& a) {
+  return {.grid = {a.max_rows}, .block = {rms_norm_threads(a.width)}};
 }
 
 }  // namespace metrale::kernels

@@ -9,6 +9,7 @@ namespace metrale::kernels {
 void register_norm(gpu::CudaKernelTable& table) {
   table.add_module("norm", norm_images());
   table.add(kRmsNorm);
+  table.add(kAddRmsNorm);
 }
 
 }  // namespace metrale::kernels
