@@ -90,6 +90,12 @@ void ThreadPool::wake(std::size_t sleepers) {
   for (std::size_t i = 0; i < sleepers; ++i) wake_.notify_one();
 }
 
+void ThreadPool::reserve_tasks(std::size_t count) {
+  const std::scoped_lock lock(mutex_);
+  tasks_.reserve(reserved_tasks_ + count);
+  reserved_tasks_ += count;
+}
+
 void ThreadPool::post(std::function<void()> task) {
   std::size_t claimed = 0;
   {

@@ -53,7 +53,8 @@ struct Engine::Group {
     if (!request.ignore_eos) stop_ids.insert(stop_ids.end(), config.eos_ids.begin(), config.eos_ids.end());
     stats.prompt_tokens = num_prompt_tokens;
     stats.submitted = now;
-    if (request.timeout) deadline = now + *request.timeout;
+    // One that lies beyond the end of the clock never comes.
+    if (request.timeout && *request.timeout <= Nanoseconds::max() - now) deadline = now + *request.timeout;
     answers.resize(request.n);
     for (std::uint32_t i = 0; i < request.n; ++i) {
       answers[i].group = this;

@@ -134,6 +134,9 @@ void Engine::check(const Request& request) const {
     throw InvalidArgument("a stop text needs a tokenizer, and the engine has none");
   }
   if (std::ranges::any_of(request.stop, &std::string::empty)) throw InvalidArgument("a stop text is empty");
+  if (request.timeout && *request.timeout <= Nanoseconds{0}) {
+    throw InvalidArgument(fmt::format("a timeout of {} ns; it must be above 0", request.timeout->count()));
+  }
   if (request.retention.priority >= prefix::kPriorityClasses) {
     throw InvalidArgument(fmt::format("retention priority {}; it must be below {}",
                                       request.retention.priority, prefix::kPriorityClasses));
@@ -193,20 +196,33 @@ EngineCounts Engine::counts() const {
   return counts;
 }
 
-std::vector<StepEvent> Engine::step() {
-  const Nanoseconds begin = clock_->now();
-  std::vector<StepEvent> events;
-  take_submitted();
-  end_cancelled(events);
-  const StepPlan& plan = scheduler_->plan();
-  std::size_t tokens = 0;
-  for (const StepItem& item : plan.items) tokens += item.tokens.size();
-  if (tokens > 0) {
-    run(plan);
-    take_tokens(plan, events);
+template <class Body>
+void Engine::keeping_place(const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    lost_place_ = std::current_exception();
+    throw;
   }
-  update_counts(begin, tokens);
-  return events;
+}
+
+std::vector<StepEvent> Engine::step() {
+  if (lost_place_) std::rethrow_exception(lost_place_);
+  const Nanoseconds begin = clock_->now();
+  const StepPlan* plan = nullptr;
+  std::size_t tokens = 0;
+  keeping_place([&] {
+    take_arrivals(events_);
+    plan = &scheduler_->plan();
+    for (const StepItem& item : plan->items) tokens += item.tokens.size();
+  });
+  StepLogits logits;
+  if (tokens > 0) logits = run(*plan);
+  keeping_place([&] {
+    if (tokens > 0) take_tokens(*plan, logits, events_);
+    update_counts(begin, tokens);
+  });
+  return std::exchange(events_, {});
 }
 
 }  // namespace metrale::engine

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <metrale/engine/engine.h>
 
@@ -19,12 +21,20 @@ double seconds(Nanoseconds time) {
 
 }  // namespace
 
-void Engine::take_submitted() {
+// Both under one lock: whoever cancels what was just submitted cancels it.
+void Engine::take_arrivals(std::vector<StepEvent>& events) {
   std::vector<std::unique_ptr<Group>> submitted;
+  std::vector<RequestId> cancelled;
   {
     const std::scoped_lock lock(door_->mutex);
     submitted.swap(door_->submitted);
+    cancelled.swap(door_->cancelled);
   }
+  take_submitted(std::move(submitted));
+  end_cancelled(cancelled, events);
+}
+
+void Engine::take_submitted(std::vector<std::unique_ptr<Group>> submitted) {
   for (auto& group : submitted) {
     const std::uint32_t limit = max_tokens(group->request);
     const SequenceId sequence = scheduler_->add({.tokens = std::exchange(group->request.prompt, {}),
@@ -40,12 +50,7 @@ void Engine::take_submitted() {
   }
 }
 
-void Engine::end_cancelled(std::vector<StepEvent>& events) {
-  std::vector<RequestId> cancelled;
-  {
-    const std::scoped_lock lock(door_->mutex);
-    cancelled.swap(door_->cancelled);
-  }
+void Engine::end_cancelled(std::span<const RequestId> cancelled, std::vector<StepEvent>& events) {
   const auto end = [&](Group& group, FinishReason reason) {
     for (std::uint32_t i = 0, left = group.unfinished; left > 0; ++i) {
       Answer& answer = group.answers[i];
@@ -65,7 +70,7 @@ void Engine::end_cancelled(std::vector<StepEvent>& events) {
   }
 }
 
-void Engine::run(const StepPlan& plan) {
+Engine::StepLogits Engine::run(const StepPlan& plan) {
   for (const TableUpdate& update : plan.tables) {
     decoder_->set_blocks(update.table_row, update.first, update.blocks);
   }
@@ -82,29 +87,26 @@ void Engine::run(const StepPlan& plan) {
     if (!std::exchange(group.started, true)) group.stats.queued = now - group.stats.submitted;
   }
   decoder_->run(batch);
+  const bool all_greedy = std::ranges::all_of(plan.items, [this](const StepItem& item) {
+    return !item.reaches_end || answers_.at(item.sequence)->group->takes_argmax;
+  });
+  if (all_greedy) return {.all = {}, .greedy = decoder_->read_greedy_tokens()};
+  return {.all = decoder_->read_logits(), .greedy = {}};
 }
 
-void Engine::take_tokens(const StepPlan& plan, std::vector<StepEvent>& events) {
+// Everything that can fail on the device is over: the step counts.
+void Engine::take_tokens(const StepPlan& plan, const StepLogits& logits, std::vector<StepEvent>& events) {
   std::vector<Answer*> ends;
-  bool all_greedy = true;
   for (const StepItem& item : plan.items) {
-    if (!item.reaches_end) continue;
-    ends.push_back(answers_.at(item.sequence));
-    all_greedy = all_greedy && ends.back()->group->takes_argmax;
+    if (item.reaches_end) ends.push_back(answers_.at(item.sequence));
   }
-  std::span<const float> logits;
-  std::span<const std::int32_t> greedy;
-  if (all_greedy) {
-    greedy = decoder_->read_greedy_tokens();
-  } else {
-    logits = decoder_->read_logits();
-  }
-  // Everything that can fail on the device is over: the step counts.
   scheduler_->complete();
   for (std::size_t row = 0; row < ends.size(); ++row) {
-    const auto own =
-        all_greedy ? std::span<const float>{} : logits.subspan(row * config_.vocab_size, config_.vocab_size);
-    take_answer(*ends[row], own, all_greedy ? greedy[row] : -1, events);
+    const bool greedy = logits.all.empty();
+    take_answer(
+        *ends[row],
+        greedy ? std::span<const float>{} : logits.all.subspan(row * config_.vocab_size, config_.vocab_size),
+        greedy ? logits.greedy[row] : -1, events);
   }
 }
 

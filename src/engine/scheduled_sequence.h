@@ -26,6 +26,8 @@ struct Scheduler::Sequence {
   std::uint64_t arrival = 0;  // unique, rising
   NewSequence given;          // its tokens grow
   bool is_starving = false;
+  std::uint64_t admission = 0;  // the number of its last one
+  bool has_begun = false;       // was in a step
   std::uint32_t overtaken = 0;
   SequenceInfo info;
   std::uint32_t reached = 0;               // tokens computed before a preemption

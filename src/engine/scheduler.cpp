@@ -143,6 +143,7 @@ void Scheduler::remove(SequenceId id) {
 const StepPlan& Scheduler::plan() {
   abandon();
   admit();
+  // At least max_batch_size: whatever decodes, the first of the prompts has a part too.
   std::uint32_t budget = config_.limits.max_batch_tokens;
   // Decoding first: a running answer never waits for somebody's prompt. Only the last ranks are preempted, so
   // none that is in the plan.
@@ -187,6 +188,7 @@ void Scheduler::abandon() {
 }
 
 void Scheduler::complete() {
+  count_passed();
   for (const StepItem& item : plan_.items) {
     Sequence& sequence = find(item.sequence);
     drop_copy(sequence);
@@ -269,7 +271,7 @@ void Scheduler::enter(Sequence& sequence) {
   sequence.info.running = true;
   running_.insert(&sequence);
   tables_.push_back({sequence.row(), 0, sequence.blocks});
-  ++counters_.admitted;
+  sequence.admission = ++counters_.admitted;
 }
 
 // Running sequences of a lower priority give way where that is enough.
@@ -290,18 +292,49 @@ bool Scheduler::make_room_for(const Sequence& sequence) {
   return true;
 }
 
+// By one more. True where it ranks ahead of all priorities from now on, which the caller sees to.
+bool Scheduler::overtake(Sequence& sequence) {
+  ++sequence.overtaken;
+  counters_.most_overtaken = std::max(counters_.most_overtaken, sequence.overtaken);
+  return sequence.overtaken >= config_.max_overtakes && !sequence.is_starving;
+}
+
 void Scheduler::count_overtaken(const Sequence& admitted) {
   std::vector<Sequence*> starving;
   for (auto& [arrival, sequence] : waiting_by_arrival_) {
     if (arrival > admitted.arrival) break;
-    ++sequence->overtaken;
-    counters_.most_overtaken = std::max(counters_.most_overtaken, sequence->overtaken);
-    if (sequence->overtaken >= config_.max_overtakes && !sequence->is_starving) starving.push_back(sequence);
+    if (overtake(*sequence)) starving.push_back(sequence);
   }
   for (Sequence* sequence : starving) {
     waiting_.erase(sequence);
     sequence->is_starving = true;
     waiting_.insert(sequence);
+  }
+}
+
+// Those that begin in this step pass the ones before them that run and have no part in it.
+void Scheduler::count_passed() {
+  std::vector<const Sequence*> begin;
+  for (const StepItem& item : plan_.items) {
+    Sequence& sequence = find(item.sequence);
+    if (!std::exchange(sequence.has_begun, true)) begin.push_back(&sequence);
+  }
+  if (begin.empty()) return;
+  std::vector<Sequence*> starving;
+  for (Sequence* sequence : running_) {
+    if (sequence->in_step != 0 || sequence->left() == 0) continue;
+    bool starves = false;
+    for (const Sequence* other : begin) {
+      // One that was admitted before it has overtaken it there.
+      const bool passes = other->arrival > sequence->arrival && other->admission > sequence->admission;
+      if (passes && overtake(*sequence)) starves = true;
+    }
+    if (starves) starving.push_back(sequence);
+  }
+  for (Sequence* sequence : starving) {
+    running_.erase(sequence);
+    sequence->is_starving = true;
+    running_.insert(sequence);
   }
 }
 

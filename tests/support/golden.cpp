@@ -77,7 +77,7 @@ GoldenFile::GoldenFile(std::string_view name) : path_(fmt::format("{}/{}.json", 
   const std::string data_path = folder / binary.at("file").get<std::string>();
   bytes_ = read_all(data_path);
   if (bytes_.size() != binary.at("bytes").get<std::size_t>() ||
-      hex64(hash64(bytes_)) != binary.at("xxh3_64")) {
+      hex64(hash64(bytes_)) != binary.at("xxh3_64").get<std::string>()) {
     throw FormatError(data_path, 0, "not the file that " + path_ + " describes; make both again");
   }
 }

@@ -18,6 +18,11 @@ class RingQueue {
   // The i-th from the front.
   [[nodiscard]] T& operator[](std::size_t i) { return slots_[(first_ + i) & (slots_.size() - 1)]; }
 
+  // Room for `count` without another allocation.
+  void reserve(std::size_t count) {
+    while (slots_.size() < count) grow();
+  }
+
   void push(T value) {
     if (size_ == slots_.size()) grow();
     (*this)[size_] = std::move(value);

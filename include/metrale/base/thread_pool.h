@@ -36,6 +36,8 @@ class ThreadPool {
 
   [[nodiscard]] unsigned size() const { return static_cast<unsigned>(workers_.size()); }
 
+  // Thread-safe. So many tasks more may wait without an allocation.
+  void reserve_tasks(std::size_t count);
   // Thread-safe. The task runs on a worker; it must not throw.
   void post(std::function<void()> task);
 
@@ -91,6 +93,7 @@ class ThreadPool {
   std::condition_variable wake_;         // wake_tokens_ or stop_
   std::condition_variable region_done_;  // a region lost its last helper
   RingQueue<std::function<void()>> tasks_;
+  std::size_t reserved_tasks_ = 0;
   std::vector<Region*> regions_;         // those that may have ranges to hand out
   std::atomic<std::size_t> pending_{0};  // tasks_.size() + regions_.size(), read while spinning
   std::size_t spinners_ = 0;             // workers that will look at the queues again without being woken

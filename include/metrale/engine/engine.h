@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -87,7 +88,10 @@ class Engine {
   [[nodiscard]] bool idle() const;
   // Blocking: until something is queued or running, or the time is over. Whether there is work.
   bool wait_for_work(Nanoseconds timeout);
-  // Blocking: one step. Empty where idle. When it throws, the step's requests stay as they were before it.
+  // Blocking: one step. Empty where idle. When the device fails, its requests stay as they were before the
+  // step and the next one takes them again, with the events of those that had ended. When anything else
+  // fails, such as host memory, the engine has lost its place: this and every later step throws it, and
+  // close() is what is left.
   std::vector<StepEvent> step();
   // Of a request all of whose answers have ended; forgets it. Throws InvalidArgument for any other.
   [[nodiscard]] RequestStats take_stats(RequestId request);
@@ -116,10 +120,19 @@ class Engine {
   struct Metrics;
   struct Door;
   void check(const Request& request) const;
-  void take_submitted();
-  void end_cancelled(std::vector<StepEvent>& events);
-  void run(const StepPlan& plan);
-  void take_tokens(const StepPlan& plan, std::vector<StepEvent>& events);
+  void take_arrivals(std::vector<StepEvent>& events);
+  void take_submitted(std::vector<std::unique_ptr<Group>> submitted);
+  void end_cancelled(std::span<const RequestId> cancelled, std::vector<StepEvent>& events);
+  // Runs what must not fail half-way.
+  template <class Body>
+  void keeping_place(const Body& body);
+  // Rows of the step's ends: logits, or the tokens with the largest ones where nobody asks for more.
+  struct StepLogits {
+    std::span<const float> all{};
+    std::span<const std::int32_t> greedy{};
+  };
+  StepLogits run(const StepPlan& plan);
+  void take_tokens(const StepPlan& plan, const StepLogits& logits, std::vector<StepEvent>& events);
   // `logits` is empty where the device's argmax was asked for.
   void take_answer(Answer& answer, std::span<const float> logits, std::int32_t greedy,
                    std::vector<StepEvent>& events);
@@ -146,6 +159,8 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::map<RequestId, std::unique_ptr<Group>> groups_;  // taken in, and not over
   std::map<SequenceId, Answer*> answers_;
+  std::vector<StepEvent> events_;  // until a step returns
+  std::exception_ptr lost_place_;  // what step() throws from then on
   std::uint64_t finished_requests_ = 0;
   std::uint64_t prompt_tokens_ = 0;
   std::uint64_t output_tokens_ = 0;

@@ -11,8 +11,10 @@
 //   }
 //
 // Order. A sequence ranks by its priority, then by when it was added. It waits until those ahead of it are
-// admitted; where memory runs out the last of the running ones is preempted. A waiting sequence that
-// max_overtakes later ones have overtaken ranks ahead of all priorities from then on.
+// admitted; where memory runs out the last of the running ones is preempted. A later sequence overtakes one
+// that waits when it is admitted before it, and one that runs when it begins in a step that has nothing left
+// for that one. What max_overtakes have overtaken ranks ahead of all priorities from then on, and has a part
+// in every step. (All that begin in the step where the bound is reached count: at most max_batch_size - 1.)
 //
 // Threads: one caller.
 #pragma once
@@ -118,7 +120,7 @@ struct SchedulerCounters {
   std::uint64_t recomputed_tokens = 0;    // of those, what had been computed before a preemption
   std::uint64_t cached_tokens = 0;        // found in the prefix cache instead
   std::uint64_t deduplicated_blocks = 0;  // given back because the prefix cache had the same one
-  std::uint32_t most_overtaken = 0;       // by how many later ones any waiting sequence was overtaken
+  std::uint32_t most_overtaken = 0;       // by how many later ones any sequence was overtaken
 };
 
 struct SequenceInfo {
@@ -187,6 +189,8 @@ class Scheduler {
   void enter(Sequence& sequence);
   bool make_room_for(const Sequence& sequence);
   void count_overtaken(const Sequence& admitted);
+  void count_passed();
+  [[nodiscard]] bool overtake(Sequence& sequence);
   [[nodiscard]] bool allocate(Sequence& sequence, std::size_t count);
   // False: the sequence itself was preempted.
   bool ensure_next_block(Sequence& sequence);

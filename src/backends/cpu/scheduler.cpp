@@ -7,6 +7,13 @@ namespace metrale::backends::cpu {
 
 Scheduler::Scheduler(ThreadPool& pool, std::uint64_t seed) : pool_(pool), seed_(seed), random_(seed) {}
 
+void Scheduler::expect_strand() {
+  pool_.reserve_tasks(1);
+  const std::scoped_lock lock(mutex_);
+  ready_.reserve(expected_ + 1);
+  ++expected_;
+}
+
 void Scheduler::make_ready(std::shared_ptr<Strand> strand) {
   {
     const std::scoped_lock lock(mutex_);

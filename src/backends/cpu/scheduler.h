@@ -33,6 +33,8 @@ class Scheduler {
   // The pool outlives the scheduler's last strand. Seed 0: no randomness.
   Scheduler(ThreadPool& pool, std::uint64_t seed);
 
+  // Thread-safe. Room for one strand more: make_ready() of a strand that was expected does not fail.
+  void expect_strand();
   // Thread-safe. `strand` is run once, soon; its owner makes sure that it is not ready twice.
   void make_ready(std::shared_ptr<Strand> strand);
   // Whether other strands wait for a worker.
@@ -47,6 +49,7 @@ class Scheduler {
   const std::uint64_t seed_;
   std::mutex mutex_;
   RingQueue<std::shared_ptr<Strand>> ready_;
+  std::size_t expected_ = 0;
   std::mt19937_64 random_;
   std::atomic<std::size_t> ready_count_{0};
 };

@@ -14,7 +14,9 @@
 namespace metrale::backends::cpu {
 
 CpuStream::CpuStream(gpu::StreamRef ref, Scheduler& scheduler, const HostMemory& memory)
-    : ref_(ref), scheduler_(scheduler), memory_(memory), random_(scheduler.seed() ^ ref.value()) {}
+    : ref_(ref), scheduler_(scheduler), memory_(memory), random_(scheduler.seed() ^ ref.value()) {
+  scheduler.expect_strand();
+}
 
 void CpuStream::do_run() {
   while (has_command()) {

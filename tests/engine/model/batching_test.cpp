@@ -314,6 +314,73 @@ TEST_F(Batching, StepThatFailedOverACachedPrefixIsTakenAgain) {
   }
 }
 
+// Another thread submits and cancels at once, wherever the step is.
+TEST_F(Batching, RequestCancelledAsSoonAsItIsSubmittedIsCancelled) {
+  EngineHarness harness(dir.path(), options);
+  Engine& engine = harness.engine();
+  constexpr int kRequests = 20'000;
+  std::atomic<bool> done = false;
+  std::thread client([&] {
+    for (int i = 0; i < kRequests; ++i) {
+      engine.cancel(engine.submit(greedy(Tokens(8, 1 + i % 50), 200)));
+      // So that steps find the door empty, half open and full.
+      if (i % 100 == 0) {
+        while (!engine.idle()) std::this_thread::yield();
+      }
+    }
+    done = true;
+  });
+  int cancelled = 0;
+  while (!done || !engine.idle()) {
+    if (!engine.wait_for_work(std::chrono::milliseconds(1))) continue;
+    for (const StepEvent& event : engine.step()) {
+      if (event.finished == FinishReason::kCancelled) ++cancelled;
+      if (event.request_finished) (void)engine.take_stats(event.request);
+    }
+  }
+  client.join();
+  // One whose thread was held up between the two calls for 200 steps may have ended by itself.
+  EXPECT_GT(cancelled, kRequests - kRequests / 100);
+}
+
+TEST_F(Batching, EventsOfAStepThatFailsComeWithTheNext) {
+  const auto gpu = make_backend();
+  const auto fault = gpu::make_fault_backend(*gpu);
+  const SteadyClock clock;
+  Engine engine(*fault, dir.path(), options, clock);
+  const RequestId goes_on = engine.submit(greedy(Tokens(8, 5), 3));
+  const RequestId ended = engine.submit(greedy(Tokens(8, 6), 3));
+  (void)engine.step();
+  engine.cancel(ended);
+  fault->fail_nth(gpu::FaultPoint::kSynchronize, 1);
+  EXPECT_THROW((void)engine.step(), DeviceError);
+  std::map<RequestId, FinishReason> ends;
+  while (!engine.idle()) {
+    for (const StepEvent& event : engine.step()) {
+      if (event.finished) ends.emplace(event.request, *event.finished);
+    }
+  }
+  EXPECT_EQ(ends.at(ended), FinishReason::kCancelled);
+  EXPECT_EQ(ends.at(goes_on), FinishReason::kLength);
+  engine.close();
+}
+
+TEST_F(Batching, TimeoutBeyondTheEndOfTheClockNeverComes) {
+  EngineHarness harness(dir.path(), options);
+  Request request = greedy(Tokens(8, 5), 3);
+  request.timeout = Nanoseconds::max();
+  harness.engine().submit(request);
+  std::vector<FinishReason> ends;
+  while (!harness.engine().idle()) {
+    for (const StepEvent& event : harness.engine().step()) {
+      if (event.finished) ends.push_back(*event.finished);
+    }
+  }
+  EXPECT_EQ(ends, std::vector{FinishReason::kLength});
+  request.timeout = Nanoseconds{-1};
+  EXPECT_THROW((void)harness.engine().submit(request), InvalidArgument);
+}
+
 TEST_F(Batching, ThreadsSubmitAndCancelWhileOneSteps) {
   EngineHarness harness(dir.path(), options);
   Engine& engine = harness.engine();

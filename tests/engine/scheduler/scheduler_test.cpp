@@ -215,6 +215,25 @@ TEST(Scheduler, NobodyIsOvertakenWithoutEnd) {
   EXPECT_EQ(sim.scheduler().counters().most_overtaken, 5U);
 }
 
+// Every step brings a prompt of a higher priority that takes all of it.
+TEST(Scheduler, PromptThatRunsIsNotPassedWithoutEnd) {
+  Simulator sim({.max_overtakes = 5});
+  const SequenceId low = sim.add(counting(0, 100), 0, -1);
+  int served = 0;
+  for (int i = 0; i < 100; ++i) {
+    (void)sim.add(counting(1000 * (i + 1), 64), 0, 1);
+    const auto ends = sim.step();
+    if (std::ranges::find(ends, low) != ends.end()) break;
+    for (const SequenceId id : ends) {
+      sim.remove(id);
+      ++served;
+    }
+  }
+  EXPECT_TRUE(sim.scheduler().info(low).running);
+  EXPECT_EQ(served, 5);
+  EXPECT_EQ(sim.scheduler().counters().most_overtaken, 5U);
+}
+
 TEST(Scheduler, ForkSharesFullBlocksAndCopiesThePartialOne) {
   Simulator sim;
   const SequenceId first = sim.add(counting(0, 40));

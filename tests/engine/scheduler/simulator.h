@@ -53,6 +53,7 @@ class Simulator {
                .cache_blocks_per_seq = {}},
               options.num_blocks, *gpu_),
         prefixes_(make_prefixes(options)),
+        max_batch_tokens_(options.max_batch_tokens),
         bytes_(options.num_blocks, std::vector<Past>(kBlockSize, 0)),
         tables_(options.max_batch_size,
                 std::vector<std::uint32_t>(options.max_seq_len / kBlockSize, ~std::uint32_t{0})) {
@@ -120,7 +121,8 @@ class Simulator {
       compute(item);
       tokens += item.tokens.size();
     }
-    EXPECT_LE(tokens, 64U);
+    EXPECT_LE(tokens, max_batch_tokens_);
+    EXPECT_LE(plan.items.size(), tables_.size());
   }
 
  private:
@@ -161,6 +163,7 @@ class Simulator {
   kv::PagedKvCache pool_;
   std::unique_ptr<prefix::PrefixCache> prefixes_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::size_t max_batch_tokens_;
   std::vector<std::vector<Past>> bytes_;            // [block][position]
   std::vector<std::vector<std::uint32_t>> tables_;  // [row][entry]
   std::map<SequenceId, std::string> tenants_;

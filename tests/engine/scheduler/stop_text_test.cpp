@@ -2,6 +2,8 @@
 #include "engine/stop_text.h"
 
 #include <random>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -15,7 +17,8 @@ TEST(StopText, WithoutStopsEverythingIsShownAtOnce) {
 }
 
 TEST(StopText, HoldsBackWhatMayBecomeAStopAndShowsItWhenItDoesNot) {
-  StopText text({"END"});
+  const std::vector<std::string> stops{"END"};
+  StopText text(stops);
   EXPECT_EQ(text.push("go E"), "go ");
   EXPECT_EQ(text.push("N"), "");
   EXPECT_EQ(text.push("d"), "ENd");
@@ -25,7 +28,8 @@ TEST(StopText, HoldsBackWhatMayBecomeAStopAndShowsItWhenItDoesNot) {
 }
 
 TEST(StopText, EndsBeforeTheFirstStopAndShowsNothingAfterIt) {
-  StopText text({"xyz", "\n\n"});
+  const std::vector<std::string> stops{"xyz", "\n\n"};
+  StopText text(stops);
   EXPECT_EQ(text.push("a\n\nb xyz"), "a");
   EXPECT_TRUE(text.found());
   EXPECT_EQ(text.push("more"), "");
