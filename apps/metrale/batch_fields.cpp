@@ -12,19 +12,12 @@
 
 #include <metrale/base/error.h>
 
+#include "json_input.h"
+
 namespace metrale::app {
 namespace {
 
 using nlohmann::json;
-
-// Numbers, truth values and short texts as they are; of anything else its kind, since it may be large or
-// deep.
-std::string shown(const json& value) {
-  constexpr std::size_t kMaxShown = 40;
-  if (value.is_structured()) return value.is_array() ? "an array" : "an object";
-  if (value.is_string() && value.get_ref<const std::string&>().size() > kMaxShown) return "a long text";
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
 
 float number_field(std::string_view name, const json& value) {
   // A double beyond float has no float.
@@ -233,11 +226,6 @@ std::string string_field(std::string_view name, const json& value) {
 
 void fail_field(std::string_view name, const json& value, std::string_view expected) {
   throw InvalidArgument(fmt::format("\"{}\" is {}; expected: {}", name, shown(value), expected));
-}
-
-std::string shown_name(std::string_view name) {
-  constexpr std::size_t kMaxShown = 64;
-  return name.size() <= kMaxShown ? std::string(name) : std::string(name.substr(0, kMaxShown)) + "...";
 }
 
 }  // namespace metrale::app

@@ -17,7 +17,5 @@ void read_body(const nlohmann::json& body, bool is_bare, BatchLine& line);
 
 [[nodiscard]] std::string string_field(std::string_view name, const nlohmann::json& value);
 [[noreturn]] void fail_field(std::string_view name, const nlohmann::json& value, std::string_view expected);
-// A name from the input, cut to a length that can be printed.
-[[nodiscard]] std::string shown_name(std::string_view name);
 
 }  // namespace metrale::app

@@ -10,6 +10,7 @@
 #include <metrale/base/error.h>
 
 #include "batch_fields.h"
+#include "json_input.h"
 
 namespace metrale::app {
 namespace {
@@ -94,6 +95,8 @@ BatchLine parse_batch_line(std::string_view text, std::uint64_t number, const en
                  .request = defaults,
                  .error = std::nullopt};
   try {
+    if (is_too_deep(text))
+      throw InvalidArgument(fmt::format("arrays and objects are nested more than {} deep", kMaxJsonDepth));
     read_line(json::parse(text), line);
   } catch (const json::exception& error) {
     line.error = {std::string(kInvalidJson), cut(error.what())};

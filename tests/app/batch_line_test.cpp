@@ -176,9 +176,23 @@ TEST(BatchLine, WhatIsNoJsonHasTheLinesNumberForAnId) {
   EXPECT_LT(error_of("\"" + std::string(100'000, 'x'), kInvalidJson).size(), 1000U);
 }
 
-TEST(BatchLine, DeepValueIsRefusedWithoutBeingShown) {
-  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
-  EXPECT_THAT(error_of(with("\"temperature\": " + deep)), HasSubstr("an array"));
+std::string nested(std::size_t depth) {
+  return std::string(depth, '[') + std::string(depth, ']');
+}
+
+TEST(BatchLine, NestingHasALimit) {
+  good(with("\"metadata\": " + nested(63)));  // and the line's object
+  EXPECT_THAT(error_of(with("\"metadata\": " + nested(64))), HasSubstr("64 deep"));
+  EXPECT_THAT(error_of(with("\"temperature\": " + nested(200'000))), HasSubstr("64 deep"));
+  // Many beside one another are not deep, and neither is a text.
+  good(with("\"metadata\": [[], " + nested(40) + ", " + nested(40) + "]"));
+  good(with("\"metadata\": \"\\\"" + std::string(100, '[') + "\\\\\""));
+}
+
+TEST(BatchLine, LargeValueIsRefusedWithoutBeingShown) {
+  EXPECT_THAT(error_of(with("\"temperature\": " + nested(20))), HasSubstr("an array"));
+  EXPECT_THAT(error_of(with("\"temperature\": \"" + std::string(100'000, 'x') + '"')),
+              HasSubstr("a long text"));
 }
 
 }  // namespace

@@ -196,6 +196,26 @@ TEST(TraceFormat, BadLinesAreNamedWithFileAndLine) {
   }
 }
 
+// A message of its line, whatever member is so deep that to print it would overflow the stack.
+TEST(TraceFormat, DeepLinesAreRefused) {
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  const auto message = [&](const std::string& text) {
+    try {
+      (void)parse_trace(text, "x.jsonl");
+    } catch (const FormatError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(message("{\"metrale_trace\":" + deep + "}"), AllOf(HasSubstr("line 1"), HasSubstr("64 deep")));
+  for (const char* member : {"id", "prompt", "anything"}) {
+    EXPECT_THAT(message(std::string(kHeader) + "{\"" + member + "\":" + deep + "}"),
+                AllOf(HasSubstr("x.jsonl"), HasSubstr("line 2"), HasSubstr("64 deep")))
+        << member;
+  }
+  EXPECT_THAT(message(std::string(kHeader) + "{\"id\":[[1,2]]}"), HasSubstr("\"id\" is an array"));
+}
+
 TEST(TraceFormat, BadHeadersAreRefused) {
   const std::string request =
       "{\"id\":1,\"arrival\":0,\"prompt\":[{\"stream\":1,\"tokens\":4}],\"max_tokens\":2}\n";

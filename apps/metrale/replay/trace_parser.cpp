@@ -11,11 +11,13 @@
 
 #include <metrale/base/error.h>
 
+#include "../json_input.h"
 #include "trace.h"
 
 namespace metrale::replay {
 namespace {
 
+using app::shown;
 using nlohmann::json;
 
 constexpr std::uint64_t kAnyUnsigned = std::numeric_limits<std::uint64_t>::max();
@@ -32,13 +34,10 @@ struct Place {
   }
 };
 
-std::string shown(const json& value) {
-  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
-}
-
 // One JSON object; a member that stands there twice is refused, since readers differ on which one counts.
 json parse_line(std::string_view line, const Place& place) {
+  if (app::is_too_deep(line))
+    place.fail(fmt::format("arrays and objects are nested more than {} deep", app::kMaxJsonDepth));
   std::vector<std::set<std::string>> names;  // of the objects that are open
   std::string twice;
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {
