@@ -49,6 +49,12 @@ bool truth_field(std::string_view name, const json& value) {
   return value.get<bool>();
 }
 
+// A list that every answer of a request is compared with, or keeps a copy of.
+void check_limit(std::string_view name, std::size_t count, std::size_t limit, std::string_view what) {
+  if (count > limit)
+    throw InvalidArgument(fmt::format("\"{}\" has {} {}; the most is {}", name, count, what, limit));
+}
+
 std::vector<std::int32_t> token_list(std::string_view name, const json& value) {
   if (!value.is_array()) fail_field(name, value, "an array of token ids");
   std::vector<std::int32_t> ids;
@@ -59,16 +65,23 @@ std::vector<std::int32_t> token_list(std::string_view name, const json& value) {
   return ids;
 }
 
-std::vector<std::string> text_list(std::string_view name, const json& value) {
+std::vector<std::int32_t> stop_id_list(std::string_view name, const json& value) {
+  if (value.is_array()) check_limit(name, value.size(), kMaxStopIds, "token ids");
+  return token_list(name, value);
+}
+
+std::vector<std::string> stop_list(std::string_view name, const json& value) {
   std::vector<std::string> texts;
   if (value.is_string()) {
     texts.push_back(value.get<std::string>());
   } else {
     if (!value.is_array()) fail_field(name, value, "a text, or an array of them");
+    check_limit(name, value.size(), kMaxStops, "texts");
     for (const json& text : value) texts.push_back(string_field(name, text));
   }
   for (const std::string& text : texts) {
     if (text.empty()) throw InvalidArgument(fmt::format("\"{}\" has an empty text", name));
+    check_limit(name, text.size(), kMaxStopBytes, "bytes in a text");
   }
   return texts;
 }
@@ -151,9 +164,9 @@ const Fields kRequestFields{
     {"n", [](BatchLine& line, auto name,
              const json& value) { line.request.n = count_field(name, value, kMaxCount); }},
     {"stop",
-     [](BatchLine& line, auto name, const json& value) { line.request.stop = text_list(name, value); }},
-    {"stop_token_ids",
-     [](BatchLine& line, auto name, const json& value) { line.request.stop_ids = token_list(name, value); }},
+     [](BatchLine& line, auto name, const json& value) { line.request.stop = stop_list(name, value); }},
+    {"stop_token_ids", [](BatchLine& line, auto name,
+                          const json& value) { line.request.stop_ids = stop_id_list(name, value); }},
     {"ignore_eos", [](BatchLine& line, auto name,
                       const json& value) { line.request.ignore_eos = truth_field(name, value); }},
     {"priority",

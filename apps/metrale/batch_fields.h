@@ -2,6 +2,7 @@
 // The fields of a request of `metrale batch`. All throw InvalidArgument, which names the field.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,11 @@
 #include "batch_line.h"
 
 namespace metrale::app {
+
+// OpenAI takes 4 stops; other servers of its form take more.
+inline constexpr std::size_t kMaxStops = 64;
+inline constexpr std::size_t kMaxStopBytes = 1024;  // of each
+inline constexpr std::size_t kMaxStopIds = 1024;
 
 // Reads every field of `body` into the line; one that is null counts as not there, one that is not known is
 // refused. A bare body has "custom_id" beside the fields.

@@ -2,6 +2,7 @@
 #include "batch_line.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -81,6 +82,12 @@ void read_line(const json& root, BatchLine& line) {
 
 }  // namespace
 
+LineError out_of_memory() {
+  return {std::string(kNoMemory),
+          "out of memory: the line is too large, or too many are under way; give it fewer answers or "
+          "lower --max-in-flight"};
+}
+
 std::string default_custom_id(std::uint64_t number) {
   return fmt::format("line-{}", number);
 }
@@ -102,6 +109,8 @@ BatchLine parse_batch_line(std::string_view text, std::uint64_t number, const en
     line.error = {std::string(kInvalidJson), cut(error.what())};
   } catch (const InvalidArgument& error) {
     line.error = {std::string(kInvalidRequest), cut(error.what())};
+  } catch (const std::bad_alloc&) {
+    line.error = out_of_memory();
   }
   return line;
 }

@@ -25,6 +25,7 @@ inline constexpr std::string_view kLineTooLong = "line_too_long";
 inline constexpr std::string_view kDuplicateId = "duplicate_custom_id";
 inline constexpr std::string_view kTimeout = "timeout";
 inline constexpr std::string_view kNoLogits = "no_logits";
+inline constexpr std::string_view kNoMemory = "out_of_memory";
 
 struct BatchLine {
   std::uint64_t number = 0;  // from 1
@@ -36,6 +37,9 @@ struct BatchLine {
   engine::Request request;
   std::optional<LineError> error;  // then the rest does not count, except number and custom_id
 };
+
+// Of a line that asks for more memory than there is.
+[[nodiscard]] LineError out_of_memory();
 
 // "line-N".
 [[nodiscard]] std::string default_custom_id(std::uint64_t number);

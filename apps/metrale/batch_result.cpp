@@ -102,7 +102,7 @@ std::optional<KnownResult> parse_result_line(std::string_view text) {
   if (!error.is_object()) return std::nullopt;
   const std::string code = text_of(error, "code");
   known.has_error = true;
-  known.run_again = code == kTimeout;
+  known.run_again = code == kTimeout || code == kNoMemory;
   if (code == kDuplicateId) known.key = repeated_id_key(*number);
   return known;
 }

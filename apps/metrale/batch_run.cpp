@@ -2,6 +2,8 @@
 #include "batch_run.h"
 
 #include <chrono>
+#include <exception>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -80,7 +82,12 @@ void BatchRun::take(const TextLine& text) {
     line.error = {std::string(kLineTooLong), fmt::format("the line has more than {} bytes", kMaxLineBytes)};
   IdTable::Found found = ids_->meet(id_key(line.custom_id));
   if (found == IdTable::Found::kAgain) {
-    line.error = {std::string(kDuplicateId), "a line before this one has the same custom_id"};
+    line.error = {
+        std::string(kDuplicateId),
+        line.custom_id == default_custom_id(line.number)
+            ? fmt::format("a line before this one has the custom_id \"{}\", which a line {} without one has",
+                          line.custom_id, line.number)
+            : "a line before this one has the same custom_id"};
     found = ids_->meet(repeated_id_key(line.number));
   }
   if (found == IdTable::Found::kResult) {
@@ -101,6 +108,8 @@ void BatchRun::start(BatchLine line) {
     refuse(error);
   } catch (const Unsupported& error) {
     refuse(error);
+  } catch (const std::bad_alloc&) {
+    line.error = out_of_memory();
   }
   order_.close(place, {to_error_line(line), /*has_error=*/true});
 }
@@ -110,15 +119,21 @@ void BatchRun::submit(BatchLine& line, std::uint64_t place) {
   if (line.text) request.prompt = encoder_->text(*line.text, "the prompt");
   if (line.is_chat) request.prompt = encoder_->chat(line.messages, "the conversation");
   const std::uint32_t n = request.n;
-  const engine::RequestId id = engine_->submit(std::move(request));
-  Active active{.line = std::move(line), .place = place, .result = {}};
-  active.line.text.reset();
-  active.line.messages.clear();
-  active.result.choices.resize(n);
+  // Made before the request is the engine's: where there is no memory for it, nothing was asked.
+  std::map<engine::RequestId, Active> made;
+  Active& active = made[engine::RequestId{}];
+  active.line.number = line.number;
+  active.line.custom_id = line.custom_id;
+  active.line.is_chat = line.is_chat;
+  active.line.model = line.model;
+  active.place = place;
+  if (n <= engine::kMaxAnswers) active.result.choices.resize(n);  // else the engine refuses it
   for (ChoiceResult& choice : active.result.choices) {
     if (settings_.has_text) choice.text = "";
   }
-  active_.emplace(id, std::move(active));
+  auto node = made.extract(made.begin());
+  node.key() = engine_->submit(std::move(request));
+  active_.insert(std::move(node));
   in_flight_ += n;
 }
 

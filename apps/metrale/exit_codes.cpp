@@ -27,7 +27,15 @@ int code_of(const std::exception& error) {
 
 int report_error(const std::exception& error) {
   const int code = code_of(error);
-  if (code != kInterrupted) std::fputs(fmt::format("metrale: {}\n", error.what()).c_str(), stderr);
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    // Without an allocation: there may be no memory for one.
+    std::fputs(
+        "metrale: not enough host memory: lower what the command has of --max-in-flight, --max-batch-size, "
+        "--max-seq-len and --kv-blocks, or cut the input into smaller files\n",
+        stderr);
+  } else if (code != kInterrupted) {
+    std::fputs(fmt::format("metrale: {}\n", error.what()).c_str(), stderr);
+  }
   return code;
 }
 

@@ -156,6 +156,25 @@ TEST(BatchLine, FieldOfAWrongTypeOrRangeIsNamedWithItsValue) {
   EXPECT_THAT(error_of(R"({"custom_id": "", "prompt": "x"})"), HasSubstr("empty"));
 }
 
+// Each answer compares with all of them: a line of a megabyte with many answers would take the machine's
+// memory.
+TEST(BatchLine, StopsHaveLimits) {
+  const auto list = [](std::size_t count, const std::string& item) {
+    std::string text = "[" + item;
+    for (std::size_t i = 1; i < count; ++i) text += "," + item;
+    return text + "]";
+  };
+  const auto text = [](std::size_t size) { return '"' + std::string(size, 'x') + '"'; };
+  EXPECT_EQ(good(with("\"stop\": " + list(64, text(1024)))).request.stop.size(), 64U);
+  EXPECT_EQ(good(with("\"stop_token_ids\": " + list(1024, "7"))).request.stop_ids.size(), 1024U);
+  EXPECT_THAT(error_of(with("\"stop\": " + list(65, text(1)))),
+              AllOf(HasSubstr("\"stop\""), HasSubstr("65"), HasSubstr("64")));
+  EXPECT_THAT(error_of(with("\"stop\": " + text(1025))),
+              AllOf(HasSubstr("\"stop\""), HasSubstr("1025"), HasSubstr("1024")));
+  EXPECT_THAT(error_of(with("\"stop_token_ids\": " + list(1025, "7"))),
+              AllOf(HasSubstr("\"stop_token_ids\""), HasSubstr("1025"), HasSubstr("1024")));
+}
+
 TEST(BatchLine, SourceMustBeOneAndTheUrls) {
   EXPECT_THAT(error_of(R"({"max_tokens": 3})"), HasSubstr("one of"));
   EXPECT_THAT(error_of(R"({"prompt": "x", "tokens": [1]})"), HasSubstr("one of"));

@@ -87,6 +87,15 @@ TEST(BatchResult, TimeoutIsToRunAgain) {
   EXPECT_TRUE(parse_result_line(to_result_line(line_of(R"({"prompt": "x"})"), result))->run_again);
 }
 
+TEST(BatchResult, LineWithoutMemoryIsToRunAgain) {
+  BatchLine line = line_of(R"({"custom_id": "c", "prompt": "x"})");
+  line.error = out_of_memory();
+  const auto known = parse_result_line(to_error_line(line));
+  ASSERT_TRUE(known);
+  EXPECT_EQ(known->key, id_key("c"));
+  EXPECT_TRUE(known->run_again);
+}
+
 TEST(BatchResult, RepeatedIdIsKnownByItsLine) {
   BatchLine line = line_of(R"({"custom_id": "c", "prompt": "x"})", 41);
   line.error = {std::string(kDuplicateId), "again"};
