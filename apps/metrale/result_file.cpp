@@ -74,8 +74,10 @@ Survey survey(const std::string& path, const ResultFile::OnKept& on_kept) {
 }
 
 // The file without the lines that are to run again; it changes whole or not at all.
-void take_out(const std::string& path, const Survey& survey) {
-  weights::AtomicFile shorter(path);
+void take_out(const std::string& path, int fd, const Survey& survey) {
+  // Nobody may read the new file before it, who could not read the old one.
+  weights::AtomicFile shorter(path, 0600);
+  shorter.take_access_of(fd);
   for_each_line(path, [&](TextLine& line) {
     if (!line.has_end || std::ranges::binary_search(survey.run_again, line.number)) return;
     line.text += '\n';
@@ -111,14 +113,16 @@ ResultFile::~ResultFile() {
 }
 
 void ResultFile::open() {
-  // Through a link, so that a file that takes its place does not take the link's.
-  std::error_code absent;
-  if (const auto real = std::filesystem::canonical(path_, absent); !absent) path_ = real.string();
-  is_new_ = absent == std::errc::no_such_file_or_directory;
+  std::error_code unknown;
+  const bool is_absent =
+      std::filesystem::status(path_, unknown).type() == std::filesystem::file_type::not_found;
   file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (file_.is_open()) return;
-  is_new_ = false;
-  throw IoError("cannot write", path_, errno);
+  if (!file_.is_open()) throw IoError("cannot write", path_, errno);
+  // Through a link, one to nowhere too, now that the file is there: what takes the file's place, or removes
+  // it, leaves the link alone.
+  const auto real = std::filesystem::canonical(path_, unknown);
+  is_new_ = is_absent && !unknown;
+  if (!unknown) path_ = real.string();
 }
 
 void ResultFile::lock() const {
@@ -130,7 +134,7 @@ void ResultFile::lock() const {
 void ResultFile::resume(const OnKept& on_kept) {
   const Survey found = survey(path_, on_kept);
   if (!found.run_again.empty()) {
-    take_out(path_, found);
+    take_out(path_, file_.get(), found);
     open();
     lock();
   } else if (::ftruncate(file_.get(), static_cast<off_t>(found.end)) != 0) {
@@ -152,7 +156,8 @@ void ResultFile::append(std::string_view line) {
     if (written >= 0) {
       left.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
-      const IoError error("cannot write", path_.empty() ? "standard output" : path_, errno);
+      const IoError error("cannot write", path_.empty() ? "standard output" : path_, errno, 0,
+                          is_regular_ ? "what is written stays; --resume goes on from there" : "");
       // Should that fail too, a run that resumes takes the torn line off.
       if (is_regular_) static_cast<void>(::ftruncate(fd, static_cast<off_t>(size_bytes_)));
       throw error;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -41,10 +42,10 @@ void sync_directory_of(const std::string& path) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+AtomicFile::AtomicFile(const std::string& path, std::uint32_t mode) : path_(path) {
   for (;;) {
     part_path_ = next_part_path(path);
-    fd_ = UniqueFd(::open(part_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    fd_ = UniqueFd(::open(part_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (fd_.is_open()) return;
     if (errno != EINTR && errno != EEXIST) throw IoError("cannot create", path, errno);
   }
@@ -65,6 +66,16 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
     bytes = bytes.subspan(static_cast<std::size_t>(written));
     size_bytes_ += static_cast<std::uint64_t>(written);
   }
+}
+
+void AtomicFile::take_access_of(int fd) {
+  struct stat other{};
+  if (::fstat(fd, &other) != 0) throw IoError("cannot read", path_, errno);
+  mode_t mode = other.st_mode & 0777U;
+  const bool has_group = ::fchown(fd_.get(), other.st_uid, other.st_gid) == 0 ||
+                         ::fchown(fd_.get(), static_cast<uid_t>(-1), other.st_gid) == 0;
+  if (!has_group) mode &= ~mode_t{070} | ((mode & 07U) << 3);
+  if (::fchmod(fd_.get(), mode) != 0) throw IoError("cannot set the mode of", path_, errno);
 }
 
 void AtomicFile::commit() {

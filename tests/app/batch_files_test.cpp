@@ -249,6 +249,26 @@ TEST_F(ResultFileTest, ResumeTakesOutWhatTimedOut) {
   EXPECT_TRUE(std::filesystem::is_symlink(dir.file("link")));
 }
 
+TEST_F(ResultFileTest, FileThatIsWrittenAnewKeepsItsMode) {
+  for (const auto mode : {0600U, 0640U, 0666U}) {
+    dir.write("out", result_line("a", kTimedOut) + result_line("b"));
+    std::filesystem::permissions(path(), std::filesystem::perms{mode});
+    EXPECT_THAT(open(ExistingFile::kResume), ElementsAre(id_key("b")));
+    EXPECT_EQ(read_file(path()), result_line("b"));
+    EXPECT_EQ(std::filesystem::status(path()).permissions(), std::filesystem::perms{mode});
+  }
+}
+
+TEST_F(ResultFileTest, LinkToNowhereStays) {
+  std::filesystem::create_symlink(path(), dir.file("link"));
+  {
+    const ResultFile file(dir.file("link"), ExistingFile::kRefuse, input.get(), {});
+    EXPECT_TRUE(std::filesystem::exists(path()));
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(dir.file("link")));
+  EXPECT_FALSE(std::filesystem::exists(path()));
+}
+
 TEST_F(ResultFileTest, FileThatHoldsSomethingElseIsLeftAlone) {
   for (const std::string& text :
        {std::string("notes\nmore notes\n"), std::string("notes"),

@@ -408,7 +408,7 @@ TEST_F(Batch, FileBeyondTheSizeLimitKeepsWholeLines) {
   limited.insert(limited.end(), arguments.begin(), arguments.end());
   const ProcessResult run = run_process(limited);
   EXPECT_EQ(run.exit_code, 4);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("out.jsonl"), HasSubstr("File too large")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("out.jsonl"), HasSubstr("File too large"), HasSubstr("--resume")));
   EXPECT_GT(parse_lines(read_file(out())).size(), 2U);
   EXPECT_EQ(batch(input, {"-o", out(), "--resume"}).exit_code, 0);
   EXPECT_EQ(parse_lines(read_file(out())).size(), 20U);
