@@ -23,6 +23,8 @@ std::string to_text(const BatchReport& report) {
   if (totals.kept != 0) text += fmt::format(", {} kept from before", totals.kept);
   if (totals.unfinished != 0) text += fmt::format(", {} not finished", totals.unfinished);
   text += '\n';
+  if (totals.early != 0)
+    text += fmt::format("              {} finished after one that is not: written before it\n", totals.early);
   if (report.unknown_results != 0)
     text +=
         fmt::format("              {} results of ids that the input does not have\n", report.unknown_results);
@@ -46,6 +48,7 @@ std::string to_json_line(const BatchReport& report) {
       {"failed", totals.failed},
       {"kept", totals.kept},
       {"unfinished", totals.unfinished},
+      {"early", totals.early},
       {"unknown_results", report.unknown_results},
       {"interrupted", report.interrupted},
       {"prompt_tokens", totals.prompt_tokens},

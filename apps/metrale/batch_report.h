@@ -14,6 +14,7 @@ struct BatchTotals {
   std::uint64_t failed = 0;         // errors written
   std::uint64_t kept = 0;           // lines of the input that an earlier run had done
   std::uint64_t unfinished = 0;     // lines read whose result a signal prevented
+  std::uint64_t early = 0;          // of results written: before a line's that a signal prevented
   std::uint64_t prompt_tokens = 0;  // these three of requests that ended
   std::uint64_t cached_tokens = 0;
   std::uint64_t output_tokens = 0;

@@ -47,6 +47,24 @@ BatchRun::BatchRun(engine::Engine& engine, PromptEncoder& encoder, LineReader& i
       }) {}
 
 void BatchRun::run() {
+  try {
+    run_lines();
+  } catch (...) {
+    keep_finished();
+    throw;
+  }
+}
+
+// What is finished is not lost with what ends the run.
+void BatchRun::keep_finished() noexcept {
+  try {
+    totals_.early += order_.let_out();
+  } catch (const std::exception&) {
+    // The results may be what failed; the first error says so.
+  }
+}
+
+void BatchRun::run_lines() {
   const SteadyClock clock;
   const Nanoseconds begin = clock.now();
   ProgressLine progress("batch");
@@ -57,6 +75,7 @@ void BatchRun::run() {
     progress.show([&] { return progress_text(clock.now() - begin); });
   }
   cancel_all();
+  totals_.early = order_.let_out();
   totals_.unfinished = order_.unwritten();
 }
 

@@ -42,7 +42,8 @@ class BatchRun {
   BatchRun& operator=(const BatchRun&) = delete;
 
   // Blocking: to the end of the input, or to a signal, which leaves the lines in flight without a result.
-  // Throws what the engine, the input and the results throw for more than one line's fault.
+  // Whatever ends it early, results that waited for one before them are written. Throws what the engine, the
+  // input and the results throw for more than one line's fault.
   void run();
   [[nodiscard]] const BatchTotals& totals() const { return totals_; }
 
@@ -54,6 +55,8 @@ class BatchRun {
     LineResult result;
   };
 
+  void run_lines();
+  void keep_finished() noexcept;
   [[nodiscard]] bool has_room() const;
   void take_lines();
   void take(const TextLine& text);

@@ -30,4 +30,16 @@ void ResultOrder::close(std::uint64_t place, FinishedLine result) {
   }
 }
 
+std::uint64_t ResultOrder::let_out() {
+  std::uint64_t count = 0;
+  for (; !waiting_.empty(); waiting_.pop_front(), ++first_) {
+    if (waiting_.front().text.empty()) continue;
+    write_(waiting_.front());
+    ++written_;
+    ++count;
+  }
+  held_bytes_ = 0;
+  return count;
+}
+
 }  // namespace metrale::app

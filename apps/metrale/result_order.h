@@ -26,6 +26,10 @@ class ResultOrder {
   // What `write` throws passes through.
   void close(std::uint64_t place, FinishedLine result);
 
+  // Lets those out that still wait, in their order, before the ones that they wait for; returns how many. No
+  // place is closed after it. What `write` throws passes through.
+  std::uint64_t let_out();
+
   // Of results that wait for those before them.
   [[nodiscard]] std::size_t held_bytes() const { return held_bytes_; }
   // Places without a result, and results that wait.

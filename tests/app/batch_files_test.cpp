@@ -141,6 +141,23 @@ TEST(ResultOrder, EachWaitsForThoseBeforeIt) {
   EXPECT_EQ(order.unwritten(), 0U);
 }
 
+TEST(ResultOrder, ThoseThatWaitAreLetOutInTheirOrder) {
+  std::vector<std::string> written;
+  ResultOrder order(/*keeps_order=*/true, [&](const FinishedLine& line) { written.push_back(line.text); });
+  static_cast<void>(order.open());
+  const auto second = order.open();
+  static_cast<void>(order.open());
+  const auto fourth = order.open();
+  order.close(fourth, {"four"});
+  order.close(second, {"two"});
+
+  EXPECT_EQ(order.let_out(), 2U);
+
+  EXPECT_THAT(written, ElementsAre("two", "four"));
+  EXPECT_EQ(order.held_bytes(), 0U);
+  EXPECT_EQ(order.unwritten(), 2U);
+}
+
 TEST(ResultOrder, WithoutOrderEachIsWrittenAtOnce) {
   std::vector<std::string> written;
   ResultOrder order(/*keeps_order=*/false, [&](const FinishedLine& line) { written.push_back(line.text); });

@@ -282,6 +282,34 @@ TEST_F(Batch, InterruptLeavesWholeLinesAndSaysHowToGoOn) {
   EXPECT_THAT(ids_of(parse_lines(read_file(out()))), ElementsAre("a", "b", "endless"));
 }
 
+TEST_F(Batch, InterruptLosesNoResultThatWaitsForAnEarlierLine) {
+  use_endless_model();
+  // All begin with the first step, in which all but one end: when the first result is there, so are the rest.
+  const auto one_token = [](const std::string& id) {
+    return json({{"custom_id", id}, {"tokens", {1, 2}}, {"max_tokens", 1}, {"ignore_eos", true}}).dump() +
+           "\n";
+  };
+  const std::string input = one_token("a") + kEndless + "\n" + one_token("b") + one_token("c");
+  std::vector<std::string> flags = kEndlessLimits;
+  flags.insert(flags.end(), {"-o", out()});
+  std::vector<std::string> with_json = flags;
+  with_json.emplace_back("--json");
+  const ProcessResult run = signal_after_lines(1, "INT", command(input, with_json));
+
+  EXPECT_EQ(run.exit_code, 130) << run.err;
+  EXPECT_THAT(ids_of(parse_lines(read_file(out()))), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("3 ok"), HasSubstr("1 not finished"),
+                             HasSubstr("2 finished after one that is not: written before it")));
+  EXPECT_EQ(json::parse(run.out)["early"], 2);
+
+  flags.emplace_back("--resume");
+  const ProcessResult resumed =
+      batch(one_token("a") + one_token("endless") + one_token("b") + one_token("c"), flags);
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("3 kept"));
+  EXPECT_THAT(ids_of(parse_lines(read_file(out()))), ElementsAre("a", "b", "c", "endless"));
+}
+
 TEST_F(Batch, AnswerThatTimesOutIsAnErrorThatResumeTriesAgain) {
   use_endless_model();
   json timed = json::parse(kEndless);
