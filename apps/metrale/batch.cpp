@@ -115,7 +115,8 @@ int run(const BatchFlags& flags, const runtime::Environment& environment, engine
          .preemptions = counts.scheduler.preempted,
          .load_seconds = seconds_between(load_begin, run_begin),
          .wall_seconds = seconds_between(run_begin, clock.now()),
-         .interrupted = interrupted()},
+         .interrupted = interrupted(),
+         .metrics = metrics.snapshot()},
         flags);
   engine.close();
   return interrupted() ? kInterrupted : kOk;

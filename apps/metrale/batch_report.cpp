@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "metrics_json.h"
+
 namespace metrale::app {
 namespace {
 
@@ -60,7 +62,8 @@ std::string to_json_line(const BatchReport& report) {
       {"requests_per_second", rate(totals.ok + totals.failed, report.wall_seconds)},
       {"evicted_blocks", report.evicted_blocks},
       {"preemptions", report.preemptions},
-      {"load_seconds", report.load_seconds}};
+      {"load_seconds", report.load_seconds},
+      {"metrics", to_json(report.metrics)}};
   return json.dump() + "\n";
 }
 

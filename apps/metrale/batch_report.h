@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include <metrale/base/metrics.h>
 #include <metrale/engine/engine.h>
 
 namespace metrale::app {
@@ -30,6 +32,7 @@ struct BatchReport {
   double load_seconds = 0;
   double wall_seconds = 0;  // from the first line to the last
   bool interrupted = false;
+  std::vector<MetricFamily> metrics;
 };
 
 // Several lines for standard error.

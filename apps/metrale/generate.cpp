@@ -63,8 +63,10 @@ void check_lengths(const std::vector<TokenList>& prompts, const engine::EngineOp
 // Puts the answers together, in the order in which the prompts were given.
 class Writer {
  public:
-  Writer(Output& output, const GenerateFlags& flags, bool has_text, std::size_t requests)
+  Writer(Output& output, const GenerateFlags& flags, const MetricsRegistry& metrics, bool has_text,
+         std::size_t requests)
       : output_(&output),
+        metrics_(&metrics),
         flags_(&flags),
         answers_(requests),
         batch_(!flags.prompts.batch.empty()),
@@ -90,7 +92,9 @@ class Writer {
     for (; next_ < answers_.size() && answers_[next_].finished; ++next_) {
       const Answer& answer = answers_[next_];
       if (flags_->json) {
-        output_->write(to_json_line(answer, run));
+        // With the last line all requests have ended: the metrics are those of the whole run.
+        const bool is_last = next_ + 1 == answers_.size();
+        output_->write(to_json_line(answer, run, is_last ? metrics_ : nullptr));
       } else if (batch_) {
         output_->write(fmt::format("== {}\n{}\n", next_ + 1, shown_[next_]));
       } else {
@@ -113,6 +117,7 @@ class Writer {
   }
 
   Output* output_;
+  const MetricsRegistry* metrics_;
   const GenerateFlags* flags_;
   std::vector<Answer> answers_;
   bool batch_;
@@ -188,7 +193,7 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
       .arena_bytes = engine.arena_bytes(),
       .kv_cache_bytes = engine.cache().config().block_bytes_kv_all_layers() * engine.cache().num_blocks()};
 
-  Writer writer(output, flags, tokenizer.has_value(), ids.size());
+  Writer writer(output, flags, metrics, tokenizer.has_value(), ids.size());
   run_requests(engine, ids, request, writer, run);
   run.wall_seconds = seconds_between(run_begin, clock.now());
   if (flags.stats) std::fputs(stats_text(writer.answers(), run).c_str(), stderr);

@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways that metrics leave the program: as JSON, and served where --metrics-port says.
+// Metrics served where --metrics-port says.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json_fwd.hpp>
 
 #include <metrale/base/metrics.h>
 
 #include "metrics_server.h"
 
 namespace metrale::app {
-
-// {"NAME": {"type": "counter", "samples": [{"labels": {…}, "value": 3}]}, …} in the order of `families`; a
-// histogram's sample has count, sum, bounds and counts in place of the value. docs/metrics.md has the whole.
-[[nodiscard]] nlohmann::ordered_json to_json(const std::vector<MetricFamily>& families);
 
 struct MetricsFlags {
   std::optional<std::uint16_t> port;

@@ -122,6 +122,7 @@ int replay_trace(const ReplayFlags& flags, const runtime::Environment& environme
                         .trace = &trace,
                         .record = &record,
                         .summary = replay::summarize(record),
+                        .metrics = metrics.snapshot(),
                         .verification = std::nullopt};
   if (flags.verify && record.complete)
     report.verification = verify_alone(*backend, flags, options, trace, record);

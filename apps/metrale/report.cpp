@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "metrics_json.h"
+
 namespace metrale::app {
 namespace {
 
@@ -48,7 +50,7 @@ std::uint64_t peak_memory_bytes() {
   return 0;
 }
 
-std::string to_json_line(const Answer& answer, const RunStats& run) {
+std::string to_json_line(const Answer& answer, const RunStats& run, const MetricsRegistry* metrics) {
   nlohmann::ordered_json json;
   json["prompt_tokens"] = answer.stats.prompt_tokens;
   json["tokens"] = answer.tokens;
@@ -64,6 +66,7 @@ std::string to_json_line(const Answer& answer, const RunStats& run) {
                    {"arena_bytes", run.arena_bytes},
                    {"kv_cache_bytes", run.kv_cache_bytes},
                    {"peak_memory_bytes", peak_memory_bytes()}};
+  if (metrics != nullptr) json["metrics"] = to_json(metrics->snapshot());
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <metrale/base/metrics.h>
 #include <metrale/engine/engine.h>
 
 namespace metrale::app {
@@ -30,8 +31,9 @@ struct RunStats {
 // Peak resident memory of this process; 0 where the system does not say.
 [[nodiscard]] std::uint64_t peak_memory_bytes();
 
-// One line, with the newline.
-[[nodiscard]] std::string to_json_line(const Answer& answer, const RunStats& run);
+// One line, with the newline, and with the metrics where there are any.
+[[nodiscard]] std::string to_json_line(const Answer& answer, const RunStats& run,
+                                       const MetricsRegistry* metrics);
 // Several lines for standard error.
 [[nodiscard]] std::string stats_text(const std::vector<Answer>& answers, const RunStats& run);
 

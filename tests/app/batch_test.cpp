@@ -392,6 +392,8 @@ TEST_F(Batch, SummaryIsOneObjectOnStandardOutput) {
   EXPECT_DOUBLE_EQ(summary["hit_rate"], summary["cached_tokens"].get<double>() / 80);
   EXPECT_GT(summary["output_tokens_per_second"], 0);
   EXPECT_EQ(summary["interrupted"], false);
+  EXPECT_EQ(summary["early"], 0);
+  EXPECT_EQ(summary["metrics"]["metrale_generated_tokens_total"]["samples"][0]["value"], 6);
   EXPECT_THAT(run.err, AllOf(HasSubstr("2 ok, 1 failed"), HasSubstr("hit rate"), HasSubstr("tokens/s")));
 }
 

@@ -238,6 +238,18 @@ TEST_F(Generate, MetricsAreServedWhereAsked) {
   EXPECT_THAT(result.err, HasSubstr("metrics: http://127.0.0.1:"));
 }
 
+TEST_F(Generate, LastJsonLineHasTheMetricsOfTheRun) {
+  dir.write("prompts.txt", "one\ntwo\n");
+  const ProcessResult batch =
+      generate({"--batch", dir.file("prompts.txt"), "-n", "3", "--ignore-eos", "--json"});
+  ASSERT_EQ(batch.exit_code, 0) << batch.err;
+  const std::size_t end = batch.out.find('\n');
+  EXPECT_FALSE(json::parse(batch.out.substr(0, end)).contains("metrics"));
+  const json metrics = json::parse(batch.out.substr(end))["metrics"];
+  EXPECT_EQ(metrics["metrale_generated_tokens_total"]["samples"][0]["value"], 6);
+  EXPECT_EQ(metrics["metrale_ttft_seconds"]["samples"][0]["count"], 2);
+}
+
 TEST_F(Generate, InterruptPrintsWhatThereIsAndEndsCleanly) {
   TinyModel longer = tiny_model("tiny_base");
   longer.config["max_position_embeddings"] = 200'000;

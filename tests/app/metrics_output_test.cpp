@@ -10,6 +10,8 @@
 
 #include <metrale/base/metrics.h>
 
+#include "metrics_json.h"
+
 namespace metrale::app {
 namespace {
 

@@ -61,6 +61,7 @@ struct ReplayReport : testing::Test {
             .trace = &trace,
             .record = &record,
             .summary = replay::summarize(record),
+            .metrics = {},
             .verification = verification};
   }
 

@@ -170,6 +170,7 @@ TEST_F(Replay, SummaryGoesToStandardOutputAndReportAndTimelineToFiles) {
   EXPECT_EQ(report["conditions"]["max_seq_len"], 23);  // what the trace needs
   EXPECT_EQ(report["conditions"]["max_batch_size"], 16);
   EXPECT_EQ(report["conditions"]["prefix_caching"], true);
+  EXPECT_EQ(report["metrics"]["metrale_generated_tokens_total"]["samples"][0]["value"], 3);
   EXPECT_THAT(read_file(dir.file("r.html")), AllOf(HasSubstr("<svg"), HasSubstr("request 0: finished")));
 }
 

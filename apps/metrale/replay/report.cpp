@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "../metrics_json.h"
 #include "summary.h"
 
 namespace metrale::replay {
@@ -125,6 +126,7 @@ std::string to_json(const Report& report) {
                              {"end_to_end", percentiles_json(s.end_to_end)}};
   json["prefix_cache"] = cache_json(*report.record, s);
   json["engine"] = engine_json(*report.record);
+  json["metrics"] = app::to_json(report.metrics);
   if (report.verification) {
     json["verification"] = {{"answers", report.verification->answers},
                             {"tokens", report.verification->tokens},

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <metrale/base/metrics.h>
+
 #include "record.h"
 #include "replayer.h"
 #include "trace.h"
@@ -70,6 +72,7 @@ struct Report {
   const Trace* trace = nullptr;
   const ReplayRecord* record = nullptr;
   Summary summary;
+  std::vector<MetricFamily> metrics;  // of the engine, at the end of the replay
   std::optional<Verification> verification;
 };
 // One JSON object, indented, with the newline.
