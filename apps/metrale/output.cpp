@@ -59,4 +59,17 @@ void Output::commit() {
   file_.reset();
 }
 
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code failed;
+  const auto status = std::filesystem::status(a, failed);
+  if (std::filesystem::exists(status)) {
+    return std::filesystem::is_regular_file(status) && std::filesystem::equivalent(a, b, failed);
+  }
+  if (std::filesystem::exists(b, failed)) return false;
+  const auto place = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
+  };
+  return place(a) == place(b);
+}
+
 }  // namespace metrale::app

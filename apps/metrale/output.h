@@ -30,4 +30,7 @@ class Output {
   UniqueFd file_;
 };
 
+// Whether both are one regular file, there or not yet: what goes to one would replace the other.
+[[nodiscard]] bool is_same_file(const std::string& a, const std::string& b);
+
 }  // namespace metrale::app

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -93,9 +94,21 @@ void check_outcome(const replay::Report& report) {
     throw DeviceError("replay", 0, "a request ended because no token had a finite logit");
 }
 
+// Files that are written take the place of those of the same name.
+void check_files(const ReplayFlags& flags) {
+  const std::string trace = flags.trace == "-" ? "/dev/stdin" : flags.trace;
+  for (const auto& [flag, path] : {std::pair{"--output", &flags.output}, std::pair{"--html", &flags.html}}) {
+    if (!path->empty() && is_same_file(trace, *path))
+      throw InvalidArgument(fmt::format("'{}' is the trace; {} needs another file", *path, flag));
+  }
+  if (!flags.output.empty() && !flags.html.empty() && is_same_file(flags.output, flags.html))
+    throw InvalidArgument(fmt::format("--output and --html are both '{}'; give two files", flags.html));
+}
+
 int replay_trace(const ReplayFlags& flags, const runtime::Environment& environment) {
   const SteadyClock clock;
   (void)parse_speed(flags.speed);
+  check_files(flags);
   const engine::ModelConfig config = engine::load_model_config(flags.model);
   const replay::Trace trace =
       replay::parse_trace(read_source(flags.trace), flags.trace == "-" ? "standard input" : flags.trace);

@@ -211,6 +211,39 @@ TEST_F(Replay, RequestsThatDoNotFitAreNamedBeforeAnythingRuns) {
   EXPECT_THAT(run_file({}).err, AllOf(HasSubstr("513"), HasSubstr("512")));
 }
 
+TEST_F(Replay, NoFileIsWrittenOverAnother) {
+  const std::string lines = R"({"id":0,"arrival":0,"prompt":[{"stream":1,"tokens":4}],"max_tokens":1})";
+  const auto refusal = [&](const std::vector<std::string>& flags, const ProcessOptions& options = {}) {
+    const ProcessResult result = run(lines, flags, options);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(read_file(dir.file("t.jsonl")), kHeader + lines);
+    return result.err;
+  };
+  const std::string trace = dir.file("t.jsonl");
+  const std::string report = dir.file("r");
+  EXPECT_THAT(refusal({"-o", trace}), AllOf(HasSubstr("t.jsonl"), HasSubstr("--output"), HasSubstr("trace")));
+  EXPECT_THAT(refusal({"--html", dir.file("./t.jsonl")}), AllOf(HasSubstr("--html"), HasSubstr("trace")));
+  std::filesystem::create_symlink(trace, dir.file("link"));
+  std::filesystem::create_hard_link(trace, dir.file("name"));
+  EXPECT_THAT(refusal({"-o", dir.file("link")}), HasSubstr("trace"));
+  EXPECT_THAT(refusal({"-o", dir.file("name")}), HasSubstr("trace"));
+  EXPECT_THAT(refusal({"-o", report, "--html", dir.file("./r")}),
+              AllOf(HasSubstr("--output"), HasSubstr("--html"), HasSubstr("two files")));
+  EXPECT_FALSE(std::filesystem::exists(report));
+  EXPECT_EQ(run(lines, {"-o", "/dev/null", "--html", "/dev/null"}).exit_code, 0);
+}
+
+TEST_F(Replay, TraceOnStandardInputIsNotWrittenOver) {
+  const std::string text =
+      std::string(kHeader) + R"({"id":0,"arrival":0,"prompt":[{"stream":1,"tokens":4}],"max_tokens":1})";
+  const std::string trace = dir.write("t.jsonl", text);
+  const ProcessResult result = run_process({"/bin/sh", "-c", "exec \"$@\" < \"$TRACE\"", "sh",
+                                            METRALE_PROGRAM, "replay", "-m", model(), "-", "-o", trace},
+                                           {.environment = {"TRACE=" + trace}});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_EQ(read_file(trace), text);
+}
+
 TEST_F(Replay, InterruptLeavesTheReportOfThePartThatRan) {
   // The second request is due in a week; the signal comes while nothing runs, or during the first.
   const ProcessResult result = run(
