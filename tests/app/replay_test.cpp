@@ -310,6 +310,7 @@ TEST_F(ReplayEngine, InterruptedReplayCancelsWhatRunsAndKeepsWhatCame) {
   EXPECT_EQ(record.requests[0].answers[0].tokens.size(), 4U);
   EXPECT_EQ(record.requests[0].answers[0].reason, engine::FinishReason::kCancelled);
   EXPECT_EQ(record.requests[1].prompt_tokens, 0U);  // its parent did not end by itself
+  EXPECT_TRUE(record.requests[1].answers.empty());  // which take memory from when it is submitted
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct RequestRecord {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t cached_tokens = 0;
   std::uint32_t preemptions = 0;
-  std::vector<AnswerRecord> answers;
+  std::vector<AnswerRecord> answers;  // empty until it is submitted: there may be very many in a trace
 
   [[nodiscard]] std::uint64_t output_tokens() const {
     std::uint64_t sum = 0;

@@ -42,7 +42,6 @@ class Replay {
     children_.resize(trace.requests.size());
     for (std::size_t i = 0; i < trace.requests.size(); ++i) {
       const TraceRequest& request = trace.requests[i];
-      record_.requests[i].answers.resize(request.n);
       if (request.parent) {
         children_[*request.parent].push_back(i);
       } else {
@@ -98,6 +97,7 @@ class Replay {
       const std::size_t i = due_.top().request;
       due_.pop();
       const TraceRequest& request = trace_->requests[i];
+      record_.requests[i].answers.resize(request.n);
       std::vector<std::int32_t> prompt = prompt_of(*trace_, record_.requests, i);
       record_.requests[i].prompt_tokens = static_cast<std::uint32_t>(prompt.size());
       const RequestId id = engine_->submit(engine_request(request, std::move(prompt)));
@@ -211,7 +211,7 @@ Verification verify(engine::Engine& engine, const Trace& trace, const ReplayReco
   Verification result;
   for (std::size_t i = 0; i < record.requests.size(); ++i) {
     const TraceRequest& asked = trace.requests[i];
-    for (std::uint32_t choice = 0; choice < asked.n; ++choice) {
+    for (std::uint32_t choice = 0; choice < record.requests[i].answers.size(); ++choice) {
       if (options.interrupted && options.interrupted()) throw Cancelled("verification interrupted");
       if (options.progress) options.progress({i, trace.requests.size(), 1, 0});
       const std::vector<std::int32_t>& seen = record.requests[i].answers[choice].tokens;
