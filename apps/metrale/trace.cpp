@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "engine_flags.h"
 #include "exit_codes.h"
+#include "interrupt.h"
 #include "output.h"
 #include "replay/generator.h"
 
@@ -87,10 +88,19 @@ int trace(TraceFlags flags, bool has_vocab) {
   options.turns = parse_range(flags.turns, "--turns");
   options.steps = parse_range(flags.steps, "--steps");
   options.branches = parse_range(flags.branches, "--branches");
-  replay::Trace made = replay::generate_trace(options);
+  replay::Trace made = replay::generate_trace(options, [] { return interrupted(); });
   made.note = describe(flags);
   Output output(flags.output);
-  output.write(replay::to_text(made));
+  constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+  std::string part;
+  replay::write_text(made, [&](std::string_view line) {
+    if (interrupted()) throw Cancelled("interrupted while writing a trace");
+    part += line;
+    if (part.size() < kPartBytes) return;
+    output.write(part);
+    part.clear();
+  });
+  output.write(part);
   output.commit();
   return kOk;
 }

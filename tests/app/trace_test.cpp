@@ -2,6 +2,7 @@
 // The trace format, and the generator: what a seed and a kind promise.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <replay/draws.h>
@@ -398,7 +399,45 @@ TEST(TraceGenerator, OptionsThatMakeNoTraceAreRefused) {
   EXPECT_THROW((void)generate_trace(options), InvalidArgument);  // a sequence beyond what the format takes
 }
 
+TEST(TraceGenerator, TraceThatWouldTakeTooLongIsRefusedBeforeItIsDrawn) {
+  TraceOptions options = small_options(TraceKind::kSystem);
+  options.requests = 10'000'000;
+  options.rate = 1;
+  const auto refusal = [&] {
+    int asked = 0;
+    const auto count = [&] { return ++asked < 0; };
+    try {
+      (void)generate_trace(options, count);
+    } catch (const InvalidArgument& error) {
+      return std::pair(std::string(error.what()), asked);
+    }
+    return std::pair(std::string("accepted"), asked);
+  };
+  EXPECT_THAT(refusal().first,
+              AllOf(HasSubstr("--rate"), HasSubstr("--requests"), HasSubstr("1000000 seconds")));
+  EXPECT_EQ(refusal().second, 0);
+  // Where only the draws say: at the first request that comes too late.
+  options.requests = 1000;
+  options.rate = 0.0009;
+  EXPECT_THAT(refusal().first, HasSubstr("--rate"));
+  EXPECT_GT(refusal().second, 0);
+}
+
+TEST(TraceGenerator, CanBeInterrupted) {
+  int asked = 0;
+  EXPECT_THROW((void)generate_trace(small_options(TraceKind::kMix), [&] { return ++asked == 3; }), Cancelled);
+}
+
 struct TraceCommand : ProgramTest {};
+
+TEST_F(TraceCommand, InterruptEndsItWithoutAFile) {
+  // Long to generate: the signal comes in the middle, or before the first request.
+  const ProcessResult result = run_process(
+      {"/bin/sh", "-c", R"sh("$@" & pid=$!; sleep 0.3; kill -INT $pid; wait $pid)sh", "sh", METRALE_PROGRAM,
+       "trace", "--requests", "10000000", "--rate", "1000", "-o", dir.file("t.jsonl")});
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(dir.file("t.jsonl")));
+}
 
 TEST_F(TraceCommand, FileAndStandardOutputAreTheSameAndCanBeRead) {
   const std::vector<std::string> flags{"trace",      "--kind", "mix",     "--seed", "3",

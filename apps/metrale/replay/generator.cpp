@@ -36,6 +36,20 @@ void check(const TraceOptions& options) {
   expects(options.branches.high <= kMaxAnswers, "trace: more branches than a request may have answers");
 }
 
+[[noreturn]] void fail_too_long(const TraceOptions& options) {
+  throw InvalidArgument(fmt::format(
+      "trace: {} requests at {} a second do not arrive within the {} seconds of a trace; give a higher "
+      "--rate or fewer --requests",
+      options.requests, options.rate, kMaxSeconds));
+}
+
+// Refuses at once what would be refused after all is drawn: the sum of so many exponential times has a
+// relative deviation of 1 / sqrt(requests), and six of them do not happen.
+void check_duration(const TraceOptions& options) {
+  const double mean_seconds = options.requests / options.rate;
+  if (mean_seconds * (1 - 6 / std::sqrt(options.requests)) > kMaxSeconds) fail_too_long(options);
+}
+
 class Generator {
  public:
   explicit Generator(const TraceOptions& options)
@@ -48,8 +62,11 @@ class Generator {
     trace_.seed = options.seed;
   }
 
-  Trace run() {
-    while (!is_full()) add_session(options_.kind);
+  Trace run(const std::function<bool()>& interrupted) {
+    while (!is_full()) {
+      if (interrupted && interrupted()) throw Cancelled("interrupted while generating a trace");
+      add_session(options_.kind);
+    }
     return std::move(trace_);
   }
 
@@ -89,6 +106,7 @@ class Generator {
   }
 
   std::size_t add_root() {
+    if (clock_ > to_nanoseconds(kMaxSeconds)) fail_too_long(options_);
     TraceRequest request;
     request.arrival = clock_;
     if (options_.shared_tokens > 0) {
@@ -134,17 +152,19 @@ void check_sizes(const Trace& trace) {
   const std::vector<std::uint64_t> lengths = longest_prompts(trace.requests);
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] + trace.requests[i].max_tokens > kMaxTokens)
-      throw InvalidArgument(fmt::format("trace: request {} would have more than {} tokens", i, kMaxTokens));
-    if (trace.requests[i].arrival > to_nanoseconds(kMaxSeconds))
-      throw InvalidArgument(fmt::format("trace: request {} would arrive after {} seconds", i, kMaxSeconds));
+      throw InvalidArgument(fmt::format(
+          "trace: request {} would have more than {} tokens; lower --shared-tokens, --own-tokens, "
+          "--output-tokens, --turns or --steps",
+          i, kMaxTokens));
   }
 }
 
 }  // namespace
 
-Trace generate_trace(const TraceOptions& options) {
+Trace generate_trace(const TraceOptions& options, const std::function<bool()>& interrupted) {
   check(options);
-  Trace trace = Generator(options).run();
+  check_duration(options);
+  Trace trace = Generator(options).run(interrupted);
   check_sizes(trace);
   return trace;
 }

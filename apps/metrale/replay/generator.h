@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "draws.h"
@@ -38,7 +39,9 @@ struct TraceOptions {
   double cancel_rate = 0;      // share of requests whose client goes before the end
 };
 
-// Throws InvalidArgument where the options contradict each other.
-[[nodiscard]] Trace generate_trace(const TraceOptions& options);
+// Throws InvalidArgument where the options contradict each other, or ask for a trace beyond what the format
+// takes; Cancelled where `interrupted`, asked now and then, says so.
+[[nodiscard]] Trace generate_trace(const TraceOptions& options,
+                                   const std::function<bool()>& interrupted = {});
 
 }  // namespace metrale::replay

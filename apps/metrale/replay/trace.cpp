@@ -53,12 +53,17 @@ std::string request_text(const Trace& trace, const TraceRequest& request) {
 
 }  // namespace
 
-std::string to_text(const Trace& trace) {
-  std::string text =
+void write_text(const Trace& trace, const std::function<void(std::string_view)>& write) {
+  std::string header =
       fmt::format(R"({{"metrale_trace":{},"vocab":{},"seed":{})", kTraceVersion, trace.vocab, trace.seed);
-  if (!trace.note.empty()) text += fmt::format(R"(,"note":{})", quoted(trace.note));
-  text += "}\n";
-  for (const TraceRequest& request : trace.requests) text += request_text(trace, request);
+  if (!trace.note.empty()) header += fmt::format(R"(,"note":{})", quoted(trace.note));
+  write(header + "}\n");
+  for (const TraceRequest& request : trace.requests) write(request_text(trace, request));
+}
+
+std::string to_text(const Trace& trace) {
+  std::string text;
+  write_text(trace, [&](std::string_view line) { text += line; });
   return text;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -55,7 +56,9 @@ struct Trace {
 
 // Throws FormatError naming the file, the line and what was expected there.
 [[nodiscard]] Trace parse_trace(std::string_view text, const std::string& path);
-// The file's text: parse_trace() of it gives the same trace.
+// The file's text, a line at a time: parse_trace() of it gives the same trace. What `write` throws passes
+// through.
+void write_text(const Trace& trace, const std::function<void(std::string_view)>& write);
 [[nodiscard]] std::string to_text(const Trace& trace);
 
 // Token `position` of a stream: the definition in docs/formats/trace.md.
