@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <netinet/in.h>
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -105,6 +107,19 @@ TEST(MetricsServer, ServesNothingElse) {
   const MetricsServer server(metrics);
   EXPECT_THAT(get(server.port(), "/"), StartsWith("HTTP/1.0 404"));
   EXPECT_THAT(get(server.port(), "/etc/passwd"), StartsWith("HTTP/1.0 404"));
+}
+
+TEST(MetricsServer, ConnectionsThatAskForNothingHoldUpAScrapeForSecondsAtMost) {
+  const MetricsRegistry metrics;
+  const MetricsServer server(metrics);
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 50; ++i) {
+    idle.push_back(connect_to(server.port()));
+    static_cast<void>(::send(idle.back().get(), "GET /me", 7, MSG_NOSIGNAL));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(get(server.port(), "/metrics"), StartsWith("HTTP/1.1 200 OK"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
 }
 
 TEST(MetricsServer, APortThatIsTakenIsNamedWithTheReason) {
