@@ -22,6 +22,8 @@ constexpr std::string_view kCompletions = "/v1/completions";
 constexpr std::string_view kChatCompletions = "/v1/chat/completions";
 // Of the parser's messages, which repeat what they met.
 constexpr std::size_t kMaxMessageBytes = 400;
+// Of a line. A parsed value takes eight times its text, and no prompt has so many tokens.
+constexpr std::size_t kMaxValues = std::size_t{1} << 22;
 
 std::string cut(std::string text) {
   if (text.size() <= kMaxMessageBytes) return text;
@@ -104,6 +106,8 @@ BatchLine parse_batch_line(std::string_view text, std::uint64_t number, const en
   try {
     if (is_too_deep(text))
       throw InvalidArgument(fmt::format("arrays and objects are nested more than {} deep", kMaxJsonDepth));
+    if (has_more_commas(text, kMaxValues))
+      throw InvalidArgument(fmt::format("the line has more than {} values", kMaxValues));
     read_line(json::parse(text), line);
   } catch (const json::exception& error) {
     line.error = {std::string(kInvalidJson), cut(error.what())};

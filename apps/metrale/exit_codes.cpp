@@ -2,7 +2,10 @@
 #include "exit_codes.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <new>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -23,16 +26,38 @@ int code_of(const std::exception& error) {
   return kInternalError;
 }
 
+// Without an allocation: there may be no memory for one.
+void print_no_memory() {
+  std::fputs(
+      "metrale: not enough host memory: lower what the command has of --max-in-flight, --max-batch-size, "
+      "--max-seq-len and --kv-blocks, or cut the input into smaller files\n",
+      stderr);
+}
+
+std::terminate_handler g_terminate = std::abort;  // what others had set
+
+[[noreturn]] void on_terminate() {
+  try {
+    if (const auto error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    print_no_memory();
+    ::_exit(kOutOfMemory);
+  } catch (...) {
+    g_terminate();
+  }
+  std::abort();
+}
+
 }  // namespace
+
+void report_on_terminate() {
+  g_terminate = std::set_terminate(on_terminate);
+}
 
 int report_error(const std::exception& error) {
   const int code = code_of(error);
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    // Without an allocation: there may be no memory for one.
-    std::fputs(
-        "metrale: not enough host memory: lower what the command has of --max-in-flight, --max-batch-size, "
-        "--max-seq-len and --kv-blocks, or cut the input into smaller files\n",
-        stderr);
+    print_no_memory();
   } else if (code != kInterrupted) {
     std::fputs(fmt::format("metrale: {}\n", error.what()).c_str(), stderr);
   }

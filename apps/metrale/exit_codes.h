@@ -21,4 +21,8 @@ enum ExitCode : int {
 // Prints one line on standard error and returns the code.
 [[nodiscard]] int report_error(const std::exception& error);
 
+// From now on memory that is short where no error may leave (a destructor) ends the program with the same
+// line and code.
+void report_on_terminate();
+
 }  // namespace metrale::app

@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int run_reporting_errors(int argc, char** argv) {
+  report_on_terminate();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {

@@ -208,6 +208,13 @@ TEST(BatchLine, NestingHasALimit) {
   good(with("\"metadata\": \"\\\"" + std::string(100, '[') + "\\\\\""));
 }
 
+TEST(BatchLine, ValuesHaveALimit) {
+  std::string ids = "[1";
+  for (int i = 0; i < 5'000'000; ++i) ids += ",1";
+  EXPECT_THAT(error_of(R"({"tokens": )" + ids + "]}"), HasSubstr("4194304 values"));
+  good(with("\"metadata\": \"" + std::string(5'000'000, ',') + '"'));
+}
+
 TEST(BatchLine, LargeValueIsRefusedWithoutBeingShown) {
   EXPECT_THAT(error_of(with("\"temperature\": " + nested(20))), HasSubstr("an array"));
   EXPECT_THAT(error_of(with("\"temperature\": \"" + std::string(100'000, 'x') + '"')),

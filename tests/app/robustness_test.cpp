@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Places and limits that an operator meets: full and read-only disks, little locked or shared memory. Mounts
 // are made in a mount namespace of the test's own; where that is not allowed, those tests are skipped.
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "app/program.h"
 
@@ -108,6 +110,52 @@ TEST_F(Robustness, ModelsCanBeReadFromAReadOnlyDisk) {
   const ProcessResult result = mounted(setup, generation);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, metrale(generation).out);
+}
+
+TEST_F(Robustness, LineWithoutMemoryIsItsOwnError) {
+  const std::string limit = "ulimit -v 1000000";
+  if (limited(limit, {"--version"}).exit_code != 0) GTEST_SKIP() << "a program that needs more address space";
+  // Every answer keeps its stop texts: 64 MiB a line, and all lines are under way at a time.
+  std::string line = R"({"tokens": [1], "max_tokens": 1, "ignore_eos": true, "n": 1024, "stop": [)";
+  for (int i = 0; i < 64; ++i) line += (i == 0 ? "\"" : ",\"") + std::string(1024, 'x') + '"';
+  std::string input;
+  constexpr int kLines = 20;
+  for (int i = 0; i < kLines; ++i) input += line + "]}\n";
+  std::vector<std::string> batch{"batch",
+                                 "-m",
+                                 model(),
+                                 dir.write("in.jsonl", input),
+                                 "-o",
+                                 dir.file("out"),
+                                 "--max-in-flight",
+                                 "1000000",
+                                 "--threads",
+                                 "1",
+                                 "--json"};
+  const ProcessResult run = limited(limit, batch);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const nlohmann::json summary = nlohmann::json::parse(run.out);
+  EXPECT_GT(summary["ok"], 0);
+  EXPECT_GT(summary["failed"], 0);
+  EXPECT_EQ(summary["ok"].get<int>() + summary["failed"].get<int>(), kLines);
+
+  batch.insert(batch.end(), {"--resume"});
+  *std::ranges::find(batch, "1000000") = "1024";
+  const ProcessResult again = limited(limit, batch);
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const nlohmann::json rest = nlohmann::json::parse(again.out);
+  EXPECT_EQ(rest["ok"], summary["failed"]);
+  EXPECT_EQ(rest["failed"], 0);
+}
+
+TEST_F(Robustness, NoMemoryIsReportedWithAdvice) {
+  const std::string limit = "ulimit -v 400000";
+  if (limited(limit, {"--version"}).exit_code != 0) GTEST_SKIP() << "a program that needs more address space";
+  dir.write("large.txt", "");
+  std::filesystem::resize_file(dir.file("large.txt"), 250'000'000);
+  const ProcessResult result = limited(limit, {"tokenize", model(), "-f", dir.file("large.txt")});
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("not enough host memory"), HasSubstr("--max-batch-size")));
 }
 
 TEST_F(Robustness, NoLockedMemoryIsNeeded) {
