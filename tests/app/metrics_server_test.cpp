@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <vector>
 
 #include <fmt/format.h>
@@ -43,6 +44,8 @@ UniqueFd connect_to(std::uint16_t port) {
 std::string get(std::uint16_t port, const std::string& path) {
   const UniqueFd fd = connect_to(port);
   if (!fd.is_open()) throw std::runtime_error("nobody listens");
+  const timeval patience{.tv_sec = 10, .tv_usec = 0};  // then the response is what came by then
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   const std::string request = fmt::format("GET {} HTTP/1.0\r\n\r\n", path);
   if (::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) throw std::runtime_error("send");
   std::string response;
