@@ -22,7 +22,9 @@ struct EngineFlags {
   bool prefix_caching = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags,
-                      const char* kv_dtype_help = "Format of the KV cache: bf16 or fp32, or K:V");
+                      const char* kv_dtype_help =
+                          "Format of the KV cache: bf16, fp32, fp16, turbo8i, turbo8, turbo4, turbo3 or "
+                          "turbo2, or K:V (CUDA: bf16, fp32)");
 // --enable-prefix-caching and its opposite, --no-prefix-caching; `by_default` as the help says.
 void add_prefix_caching_flag(CLI::App& command, EngineFlags& flags, bool by_default);
 // Of the commands that compute.

@@ -52,7 +52,8 @@ engine::MemoryPlanRequest plan_request(const PlanFlags& flags) {
                      .max_batch_tokens = flags.engine.max_batch_tokens,
                      .block_size = flags.engine.block_size},
           .compute = compute_type(flags.engine),
-          .linear_workspace_bytes = flags.device == "cuda" ? gpu::kCudaLinearWorkspaceBytes : 0};
+          .linear_workspace_bytes = flags.device == "cuda" ? gpu::kCudaLinearWorkspaceBytes : 0,
+          .on_cpu = flags.device != "cuda"};
 }
 
 std::vector<quant::KvDtype> every_kv_dtype() {

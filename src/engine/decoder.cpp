@@ -10,6 +10,7 @@
 #include <metrale/engine/decoder.h>
 #include <metrale/kernels/attention.h>
 #include <metrale/kernels/flashinfer.h>
+#include <metrale/quant/hadamard.h>
 
 #include "engine/decoder_kernels.h"
 
@@ -22,11 +23,14 @@ namespace {
 
 constexpr std::uint32_t kNoBlock = ~std::uint32_t{0};
 
-void check_kv_dtype(quant::KvDtype dtype) {
-  if (!quant::kv_format_info(dtype.k).has_kernels || !quant::kv_format_info(dtype.v).has_kernels) {
-    throw Unsupported("this build", fmt::format("the KV dtype {} (its kernels serve bf16 and fp32)",
-                                                quant::to_string(dtype)));
-  }
+// Of the signs that keep a rotated side's numbers alike whatever the model puts into its channels; part of
+// what a block's bytes mean.
+constexpr std::uint64_t kRotationSeed = 42;
+
+void check_kv_format(const gpu::GpuBackend& gpu, quant::KvFormat format, std::uint32_t head_dim) {
+  const std::string why = why_no_kv_format(format, head_dim, gpu.capabilities().host_memory_is_device_memory);
+  if (!why.empty())
+    throw Unsupported("the engine", fmt::format("the KV format {}: {}", quant::to_string(format), why));
 }
 
 void check_flashinfer(const gpu::GpuBackend& gpu, const ModelConfig& config, const kv::PagedKvCache& cache,
@@ -68,19 +72,33 @@ gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute,
   return model;
 }
 
-std::vector<float> rope_frequencies(const ModelConfig& config) {
-  std::vector<float> frequencies = rope_inverse_frequencies(config.rope, config.head_dim);
+std::vector<float> decoder_constants(const ModelConfig& config) {
+  std::vector<float> constants = rope_inverse_frequencies(config.rope, config.head_dim);
   if (config.local_rope) {
     const std::vector<float> local = rope_inverse_frequencies(*config.local_rope, config.head_dim);
-    frequencies.insert(frequencies.end(), local.begin(), local.end());
+    constants.insert(constants.end(), local.begin(), local.end());
   }
-  return frequencies;
+  for (std::uint32_t head = 0; head < config.num_kv_heads; ++head) {
+    for (std::uint32_t dim = 0; dim < config.head_dim; ++dim) {
+      constants.push_back(quant::diagonal_sign(kRotationSeed, dim));
+    }
+  }
+  return constants;
 }
 
 kernels::StepLayout largest_step(const gpu::EngineLimits& limits) {
   // Each sequence may begin a block in any step, and a prompt chunk fills many.
   const std::uint32_t deltas = limits.max_batch_size + ceil_div(limits.max_batch_tokens, limits.block_size);
   return kernels::step_layout(limits.max_batch_tokens, limits.max_batch_size, deltas);
+}
+
+std::string why_no_kv_format(quant::KvFormat format, std::uint32_t head_dim, bool on_cpu) {
+  const quant::KvFormatInfo& info = quant::kv_format_info(format);
+  if (!quant::kv_format_takes(format, head_dim))
+    return fmt::format("it has no vectors of head_dim {}", head_dim);
+  if (info.scaled) return "nothing measures its scales yet";
+  if (!info.on_cuda && !on_cpu) return "the CPU alone has kernels for it";
+  return {};
 }
 
 kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size, quant::KvDtype dtype) {
@@ -114,7 +132,9 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   options_.use_graphs = options.use_graphs && gpu.capabilities().graphs;
   if (options.attention == AttentionKernel::kFlashInfer) check_flashinfer(gpu, config, cache, options_);
   for (std::uint32_t i = 0; i < cache.num_layers(); ++i) {
-    check_kv_dtype(cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i))));
+    const quant::KvDtype dtype = cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i)));
+    check_kv_format(gpu, dtype.k, config.head_dim);
+    check_kv_format(gpu, dtype.v, config.head_dim);
   }
   host_step_ = gpu::PinnedBuffer(gpu, largest_.total_bytes);
   host_tokens_ = gpu::PinnedBuffer(gpu, std::size_t{max_logit_rows_} * 4);
@@ -122,9 +142,9 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
   stream_ = gpu::make_stream(gpu);
   kernels_ = std::make_unique<Kernels>(gpu, options);
-  const std::vector<float> frequencies = rope_frequencies(config);
-  inv_freq_ = gpu::DeviceBuffer(gpu, frequencies.size() * sizeof(float));
-  gpu.copy_h2d_blocking(inv_freq_.ptr(), std::as_bytes(std::span(frequencies)));
+  const std::vector<float> constants = decoder_constants(config);
+  constants_ = gpu::DeviceBuffer(gpu, constants.size() * sizeof(float));
+  gpu.copy_h2d_blocking(constants_.ptr(), std::as_bytes(std::span(constants)));
 }
 
 Decoder::~Decoder() = default;

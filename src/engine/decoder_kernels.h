@@ -15,6 +15,7 @@
 #include <metrale/kernels/logits.h>
 #include <metrale/kernels/norm.h>
 #include <metrale/kernels/rope.h>
+#include <metrale/kernels/rotation.h>
 #include <metrale/kernels/step.h>
 
 namespace metrale::engine {
@@ -29,6 +30,7 @@ struct Decoder::Kernels {
         add_rms_norm(gpu, kernels::kAddRmsNorm),
         rope_table(gpu, kernels::kRopeTable),
         rope(gpu, kernels::kRope),
+        rotate_heads(gpu, kernels::kRotateHeads),
         linear(gpu, options.fast ? kernels::kLinearFast : kernels::kLinear),
         silu_mul(gpu, kernels::kSiluMul),
         gelu_tanh_mul(gpu, kernels::kGeluTanhMul),
@@ -53,6 +55,7 @@ struct Decoder::Kernels {
   gpu::BoundKernel<kernels::AddRmsNormArgs> add_rms_norm;
   gpu::BoundKernel<kernels::RopeTableArgs> rope_table;
   gpu::BoundKernel<kernels::RopeArgs> rope;
+  gpu::BoundKernel<kernels::RotateHeadsArgs> rotate_heads;
   gpu::BoundKernel<kernels::LinearArgs> linear;
   gpu::BoundKernel<kernels::GatedMulArgs> silu_mul;
   gpu::BoundKernel<kernels::GatedMulArgs> gelu_tanh_mul;

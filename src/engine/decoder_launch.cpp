@@ -100,11 +100,32 @@ void Decoder::launch_rope_tables(std::uint32_t max_rows) {
                           .dynamic_factor = static_cast<float>(scaling.factor),
                           .dynamic_from = dynamic ? scaling.original_max_position : 0});
   };
-  launch(config_->rope, inv_freq_.ptr(), arena_.ptr(&ArenaSizes::rope_table));
+  launch(config_->rope, constants_.ptr(), arena_.ptr(&ArenaSizes::rope_table));
   if (config_->local_rope) {
-    launch(*config_->local_rope, inv_freq_.ptr().offset(std::uint64_t{half_dims} * sizeof(float)),
+    launch(*config_->local_rope, constants_.ptr().offset(std::uint64_t{half_dims} * sizeof(float)),
            local_rope_table());
   }
+}
+
+DevicePtr Decoder::rotation_diagonal() const {
+  const std::uint64_t half = config_->head_dim / 2;
+  return constants_.ptr().offset((config_->local_rope ? 2 * half : half) * sizeof(float));
+}
+
+// Of the query heads: into the basis of rotated keys, or out of that of rotated values.
+void Decoder::launch_rotation(DevicePtr heads, std::uint32_t stride, bool inverse, std::uint32_t max_rows) {
+  kernels_->rotate_heads(stream_.ref(),
+                         {.rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens)),
+                          .data = heads.address(),
+                          .diagonal = rotation_diagonal().address(),
+                          .max_rows = max_rows,
+                          .stride = stride,
+                          .num_heads = config_->num_q_heads,
+                          .num_kv_heads = config_->num_kv_heads,
+                          .head_dim = config_->head_dim,
+                          .type = options_.compute,
+                          .inverse = inverse ? 1U : 0U,
+                          .reserved = 0});
 }
 
 DevicePtr Decoder::local_rope_table() const {
@@ -203,6 +224,8 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
   const DevicePtr k = q.offset(std::uint64_t{config_->num_q_heads} * config_->head_dim * element);
   const DevicePtr v = k.offset(std::uint64_t{config_->num_kv_heads} * config_->head_dim * element);
   launch_rope(layer, q, k, max_rows);
+  const kernels::KvSideParams rotation{
+      .scales = 0, .diagonal = rotation_diagonal().address(), .mean = 0};  // of formats that rotate
   kernels_->kv_write(stream_.ref(), {.rows = rows,
                                      .k = k.address(),
                                      .v = v.address(),
@@ -218,7 +241,12 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                      .type = options_.compute,
                                      .k_format = dtype.k,
                                      .v_format = dtype.v,
-                                     .reserved = 0});
+                                     .reserved = 0,
+                                     .k_params = rotation,
+                                     .v_params = rotation});
+  const bool k_rotated = quant::kv_format_info(dtype.k).rotated;
+  const bool v_rotated = quant::kv_format_info(dtype.v).rotated;
+  if (k_rotated) launch_rotation(q, width, /*inverse=*/false, max_rows);
   // A step of a graph has one token a sequence.
   const auto& attention = kernels_->attention_of(has_tokens_, config_->layer_windows[layer]);
   attention(stream_.ref(), {.counts = step_address(layout_.counts),
@@ -246,7 +274,13 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                             .v_format = dtype.v,
                             .scale = static_cast<float>(config_->attention_scale),
                             .window = config_->layer_windows[layer],
-                            .reserved = 0});
+                            .reserved = 0,
+                            .k_scales = 0,
+                            .v_scales = 0});
+  if (v_rotated) {
+    launch_rotation(arena_.ptr(&ArenaSizes::attn_output), config_->num_q_heads * config_->head_dim,
+                    /*inverse=*/true, max_rows);
+  }
 }
 
 void Decoder::launch_head(std::uint32_t max_logit_rows) {

@@ -24,9 +24,11 @@ class Sizer {
       : arena_model_(arena_model(config, types.compute, request.linear_workspace_bytes)),
         memory_bytes_(request.memory_bytes),
         weight_bytes_(plan_weights(config, types.matrix_type).total_bytes),
-        constant_bytes_(rope_frequencies(config).size() * sizeof(float)) {}
+        on_cpu_(request.on_cpu),
+        constant_bytes_(decoder_constants(config).size() * sizeof(float)) {}
 
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
+  [[nodiscard]] bool on_cpu() const { return on_cpu_; }
   [[nodiscard]] std::uint64_t constant_bytes() const { return constant_bytes_; }
   [[nodiscard]] gpu::ArenaSizes arena(const gpu::EngineLimits& limits) const {
     return gpu::arena_sizes(arena_model_, limits, largest_step(limits).total_bytes);
@@ -49,6 +51,7 @@ class Sizer {
   gpu::ArenaModel arena_model_;
   std::uint64_t memory_bytes_;
   std::uint64_t weight_bytes_;
+  bool on_cpu_;
   std::uint64_t constant_bytes_;
 };
 
@@ -91,12 +94,12 @@ KvPlan plan_kv(const Sizer& sizer, const ModelConfig& config, const gpu::EngineL
   const kv::KvCacheConfig cache = kv_config(config, limits.block_size, dtype);
   cache.validate();
   const std::uint64_t block_bytes = cache.block_bytes_kv_all_layers();
-  KvPlan plan{
-      .dtype = dtype,
-      .has_kernels = quant::kv_format_info(dtype.k).has_kernels && quant::kv_format_info(dtype.v).has_kernels,
-      .bytes_per_token = cache.bytes_per_token(),
-      .bytes_per_sequence = checked_mul(block_bytes, limits.blocks_per_seq()),
-      .advice = std::nullopt};
+  KvPlan plan{.dtype = dtype,
+              .has_kernels = why_no_kv_format(dtype.k, config.head_dim, sizer.on_cpu()).empty() &&
+                             why_no_kv_format(dtype.v, config.head_dim, sizer.on_cpu()).empty(),
+              .bytes_per_token = cache.bytes_per_token(),
+              .bytes_per_sequence = checked_mul(block_bytes, limits.blocks_per_seq()),
+              .advice = std::nullopt};
   plan.bytes = checked_mul(plan.bytes_per_sequence, limits.max_batch_size);
   plan.total_bytes = checked_add(sizer.fixed_bytes(limits), plan.bytes);
   plan.blocks_that_fit = kv::PagedKvCache::compute_num_blocks(cache, sizer.left_for_kv(limits));

@@ -15,6 +15,7 @@ void register_cpu_kernels(gpu::CpuKernelTable& table) {
   register_logits(table);
   register_norm(table);
   register_rope(table);
+  register_rotation(table);
   register_step(table);
 }
 

@@ -24,6 +24,7 @@ void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions&
   register_norm(table);
   register_peers(table);
   register_rope(table);
+  register_rotation(table);
   register_step(table);
 }
 

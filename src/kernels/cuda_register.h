@@ -20,6 +20,7 @@ void register_norm(gpu::CudaKernelTable& table);
 // Those that the build has; peers.cpp or peers_none.cpp.
 void register_peers(gpu::CudaKernelTable& table);
 void register_rope(gpu::CudaKernelTable& table);
+void register_rotation(gpu::CudaKernelTable& table);
 void register_step(gpu::CudaKernelTable& table);
 
 }  // namespace metrale::kernels

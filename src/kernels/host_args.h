@@ -24,8 +24,16 @@ template <class T>
 // Throws Unsupported unless `type` is one of ElementType's values.
 void check_type(std::string_view kernel, quant::ElementType type);
 
-// Throws Unsupported unless `format` has kernels.
-void check_kv_format(std::string_view kernel, quant::KvFormat format);
+// Throws Unsupported unless `format` is one of KvFormat's values and has vectors of `head_dim`, which kernels
+// serve up to quant::kKvMaxHeadDim.
+void check_kv_format(std::string_view kernel, quant::KvFormat format, std::uint32_t head_dim);
+
+// Throws InvalidArgument for blocks of no tokens, and for values of turbo3 in blocks that cut its eight
+// tokens.
+void check_block_size(std::string_view kernel, std::uint32_t block_size, quant::KvFormat v_format);
+
+// Throws Unsupported unless CUDA has kernels for `format`.
+void check_cuda_kv_format(std::string_view kernel, quant::KvFormat format);
 
 // Rows per task, so that a task touches about 16 thousand elements.
 [[nodiscard]] inline std::size_t row_grain(std::size_t width) {

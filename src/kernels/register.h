@@ -15,6 +15,7 @@ void register_linear_fp8(gpu::CpuKernelTable& table);
 void register_logits(gpu::CpuKernelTable& table);
 void register_norm(gpu::CpuKernelTable& table);
 void register_rope(gpu::CpuKernelTable& table);
+void register_rotation(gpu::CpuKernelTable& table);
 void register_step(gpu::CpuKernelTable& table);
 
 }  // namespace metrale::kernels

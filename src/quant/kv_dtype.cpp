@@ -9,21 +9,30 @@ namespace {
 
 KvFormat parse_side(std::string_view side, std::string_view whole) {
   if (const auto format = parse_kv_format(side)) return *format;
-  std::string names;
-  for (const KvFormatInfo& info : kKvFormats)
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", info.name);
-  throw InvalidArgument(
-      fmt::format("unknown KV dtype '{}': one of {}, or K:V for two sides apart", whole, names));
+  throw InvalidArgument(fmt::format("unknown KV dtype '{}': {}", whole, kv_dtype_names()));
 }
 
 }  // namespace
 
+std::string kv_dtype_names() {
+  std::string names = "one of ";
+  for (const KvFormatInfo& info : kKvFormats) names += fmt::format("{}, ", info.name);
+  for (const KvPairName& pair : kKvPairNames) names += fmt::format("{} ({}), ", pair.name, pair.alias);
+  return names + "or K:V for two formats";
+}
+
 std::string to_string(KvDtype dtype) {
   if (!dtype.is_asymmetric()) return std::string(to_string(dtype.k));
+  for (const KvPairName& pair : kKvPairNames) {
+    if (pair.dtype == dtype) return std::string(pair.name);
+  }
   return fmt::format("{}:{}", to_string(dtype.k), to_string(dtype.v));
 }
 
 KvDtype parse_kv_dtype(std::string_view name) {
+  for (const KvPairName& pair : kKvPairNames) {
+    if (name == pair.name || name == pair.alias) return pair.dtype;
+  }
   const std::size_t colon = name.find(':');
   if (colon == std::string_view::npos) {
     const KvFormat format = parse_side(name, name);

@@ -64,7 +64,7 @@ TEST_F(Plan, EveryKvFormatIsPlanned) {
   std::vector<std::string> names;
   for (const json& kv : planned["kv"]) names.push_back(kv["dtype"]);
   EXPECT_THAT(names, testing::ElementsAre("bf16", "fp32", "fp16", "fp8", "nvfp4", "turbo4", "turbo3",
-                                          "turbo2", "turbo8"));
+                                          "turbo2", "turbo8", "turbo8i", "nvfp4_searched"));
   EXPECT_EQ(planned["kv"][0]["bytes_per_token"], 384);
   EXPECT_EQ(planned["kv"][1]["bytes_per_token"], 768);
   EXPECT_EQ(planned["kv"][4]["bytes_per_token"], 3 * 2 * 2 * (8 + 1));
@@ -99,8 +99,9 @@ TEST_F(Plan, AnotherFormatThatFitsIsNamed) {
   const std::uint64_t bf16 = document({"--memory", "1G", "--max-batch-size", "8"})["kv"][0]["total_bytes"];
   const std::vector<std::string> flags{"--memory", std::to_string(bf16), "--max-batch-size",
                                        "8",        "--kv-dtype",         "fp32"};
-  EXPECT_THAT(plan(flags).out, HasSubstr("\n  --kv-dtype bf16\n"));
-  EXPECT_EQ(document(flags)["kv"][0]["advice"]["kv_dtypes"], json::array({"bf16"}));
+  EXPECT_THAT(plan(flags).out, HasSubstr("\n  --kv-dtype bf16 or fp16 or turbo8 or turbo8i\n"));
+  EXPECT_EQ(document(flags)["kv"][0]["advice"]["kv_dtypes"],
+            json::array({"bf16", "fp16", "turbo8", "turbo8i"}));
 }
 
 TEST_F(Plan, ConfigurationIsEnough) {

@@ -143,8 +143,8 @@ TEST(CudaAttentionExactness, LaterTokensDoNotShow) {
       const Elements clean = device_attention(shape, sequences, {{90, 90}});
       const std::size_t width = std::size_t{shape.num_kv_heads} * shape.head_dim;
       for (std::size_t i = 70 * width; i < 71 * width; ++i) {
-        sequences[0].k[i] = std::numeric_limits<float>::quiet_NaN();
-        sequences[0].v[i] = std::numeric_limits<float>::infinity();
+        sequences[0].k_given[i] = std::numeric_limits<float>::quiet_NaN();
+        sequences[0].v_given[i] = std::numeric_limits<float>::infinity();
       }
 
       const Elements out = device_attention(shape, sequences, {{90, 90}}, {.workspace = workspace});
@@ -161,8 +161,8 @@ TEST(CudaAttentionExactness, TokensBeforeTheWindowDoNotShow) {
       const AttentionShape shape{.num_q_heads = 12, .head_dim = 32, .type = type, .window = 50};
       auto sequences = random_sequences(9, shape, {{700, 60}});
       const Elements clean = device_attention(shape, sequences, {{700, 60}});
-      std::fill_n(sequences[0].k.begin(), 600 * 32, std::numeric_limits<float>::quiet_NaN());
-      std::fill_n(sequences[0].v.begin(), 600 * 32, std::numeric_limits<float>::infinity());
+      std::fill_n(sequences[0].k_given.begin(), 600 * 32, std::numeric_limits<float>::quiet_NaN());
+      std::fill_n(sequences[0].v_given.begin(), 600 * 32, std::numeric_limits<float>::infinity());
 
       const Elements out = device_attention(shape, sequences, {{700, 60}}, {.workspace = workspace});
 

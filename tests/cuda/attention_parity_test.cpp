@@ -208,7 +208,7 @@ TEST_P(CudaAttention, GivesTheValueOfAnOverwhelmingKey) {
     const AttentionShape shape{.num_q_heads = 1, .head_dim = 8, .type = type};
     auto sequences = random_sequences(1, shape, {{1100, 1}});
     std::fill_n(sequences[0].q.end() - 8, 8, 100.0F);
-    for (std::size_t d = 0; d < 8; ++d) sequences[0].k[600 * 8 + d] = 100.0F;
+    for (std::size_t d = 0; d < 8; ++d) sequences[0].k_given[600 * 8 + d] = 100.0F;
 
     const auto out = device_attention(shape, sequences, {{1100, 1}}, how()).floats();
 
@@ -222,8 +222,8 @@ TEST_P(CudaAttention, GivesNoWeightToScoresOfMinusInfinity) {
     const AttentionShape shape{.num_q_heads = 1, .head_dim = 8, .type = type};
     auto sequences = random_sequences(13, shape, {{1300, 1}});
     std::fill_n(sequences[0].q.end() - 8, 8, 1e20F);
-    std::fill_n(sequences[0].k.begin(), 1280 * 8, -1e20F);
-    std::fill_n(&sequences[0].k[1290 * 8], 8, 100.0F);
+    std::fill_n(sequences[0].k_given.begin(), 1280 * 8, -1e20F);
+    std::fill_n(&sequences[0].k_given[1290 * 8], 8, 100.0F);
 
     const auto out = device_attention(shape, sequences, {{1300, 1}}, how()).floats();
 

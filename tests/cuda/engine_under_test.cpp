@@ -11,4 +11,8 @@ std::unique_ptr<gpu::GpuBackend> make_backend(unsigned, std::uint64_t max_memory
   return runtime::open_backend(options);
 }
 
+bool serves_every_kv_format() {
+  return false;
+}
+
 }  // namespace metrale::test

@@ -48,7 +48,7 @@ TEST(PagedAttention, AgreesWithTheModelAtEveryGroupSize) {
   }
 }
 
-TEST(PagedAttention, AgreesWithTheModelForEveryTypeAndPairOfFormats) {
+TEST(PagedAttention, AgreesWithTheModelForEveryTypeOfElements) {
   std::uint32_t seed = 300;
   for (const quant::ElementType type : kAllTypes) {
     for (const quant::KvFormat k : {quant::KvFormat::kBf16, quant::KvFormat::kFp32}) {
@@ -56,6 +56,29 @@ TEST(PagedAttention, AgreesWithTheModelForEveryTypeAndPairOfFormats) {
         const AttentionShape shape{.head_dim = 20, .type = type, .k_format = k, .v_format = v};
         expect_model(shape, {{50, 3}, {18, 18}}, {}, ++seed);
       }
+    }
+  }
+}
+
+TEST(PagedAttention, AgreesWithTheModelForEveryPairOfFormats) {
+  std::uint32_t seed = 400;
+  for (const quant::KvFormatInfo& k : quant::kKvFormats) {
+    for (const quant::KvFormatInfo& v : quant::kKvFormats) {
+      SCOPED_TRACE(std::string(k.name) + ":" + std::string(v.name));
+      const AttentionShape shape{
+          .num_q_heads = 4, .num_kv_heads = 2, .k_format = k.format, .v_format = v.format};
+      expect_model(shape, {{70, 3}, {18, 18}, {33, 1}}, {}, ++seed);
+    }
+  }
+}
+
+TEST(PagedAttention, AgreesWithTheModelForEveryFormatAtEveryHeadDim) {
+  std::uint32_t seed = 600;
+  for (const quant::KvFormatInfo& info : quant::kKvFormats) {
+    for (const std::uint32_t head_dim : {64U, 80U, 96U, 128U, 192U, 256U, 512U}) {
+      SCOPED_TRACE(info.name);
+      const AttentionShape shape{.head_dim = head_dim, .k_format = info.format, .v_format = info.format};
+      expect_model(shape, {{40, 9}, {17, 1}, {16, 16}}, {.block_size = 32}, ++seed);
     }
   }
 }
@@ -178,7 +201,7 @@ TEST(PagedAttention, GivesTheValueOfAnOverwhelmingKey) {
   const AttentionShape shape{.num_q_heads = 1, .num_kv_heads = 1, .head_dim = 8};
   auto sequences = random_sequences(1, shape, {{1100, 1}});
   std::fill_n(sequences[0].q.end() - 8, 8, 100.0F);
-  for (std::size_t d = 0; d < 8; ++d) sequences[0].k[600 * 8 + d] = 100.0F;
+  for (std::size_t d = 0; d < 8; ++d) sequences[0].k_given[600 * 8 + d] = 100.0F;
 
   const auto out = run_attention(shape, sequences, {{1100, 1}}).floats();
 
@@ -214,9 +237,10 @@ TEST_F(PagedAttentionRejects, AHeadDimAboveTheLimit) {
   expect_unsupported("head_dim 513");
 }
 
-TEST_F(PagedAttentionRejects, AFormatWithoutKernels) {
-  step_.args.v_format = quant::KvFormat::kNvfp4;
-  expect_unsupported("nvfp4");
+TEST_F(PagedAttentionRejects, AFormatWithoutVectorsOfTheHeadDim) {
+  step_.args.v_format = quant::KvFormat::kTurbo3;
+  step_.args.head_dim = 24;
+  expect_unsupported("turbo3 with head_dim 24");
 }
 
 TEST_F(PagedAttentionRejects, AFormatThatDoesNotExist) {

@@ -16,13 +16,15 @@ struct Geometry {
 
 // Written out by hand from docs/formats/kv_block.md.
 TEST(KvFormat, RowsAndHeadersHaveTheBytesOfTheFormatPage) {
-  for (const Geometry& g : {Geometry{KvFormat::kBf16, 64, 128, 0}, Geometry{KvFormat::kBf16, 1, 2, 0},
-                            Geometry{KvFormat::kFp32, 80, 320, 0}, Geometry{KvFormat::kFp16, 128, 256, 0},
-                            Geometry{KvFormat::kFp8, 96, 96, 0}, Geometry{KvFormat::kNvfp4, 128, 64, 8},
-                            Geometry{KvFormat::kTurbo4, 128, 64, 8}, Geometry{KvFormat::kTurbo3, 128, 48, 8},
-                            Geometry{KvFormat::kTurbo3, 80, 30, 5}, Geometry{KvFormat::kTurbo2, 256, 64, 16},
-                            Geometry{KvFormat::kTurbo8, 128, 128, 2}, Geometry{KvFormat::kTurbo8, 80, 80, 2},
-                            Geometry{KvFormat::kTurbo3, 5, 2, 1}}) {
+  for (const Geometry& g :
+       {Geometry{KvFormat::kBf16, 64, 128, 0}, Geometry{KvFormat::kBf16, 1, 2, 0},
+        Geometry{KvFormat::kFp32, 80, 320, 0}, Geometry{KvFormat::kFp16, 128, 256, 0},
+        Geometry{KvFormat::kFp8, 96, 96, 0}, Geometry{KvFormat::kNvfp4, 128, 64, 8},
+        Geometry{KvFormat::kTurbo4, 128, 64, 8}, Geometry{KvFormat::kTurbo3, 128, 48, 8},
+        Geometry{KvFormat::kTurbo3, 80, 30, 5}, Geometry{KvFormat::kTurbo2, 256, 64, 16},
+        Geometry{KvFormat::kTurbo8, 128, 128, 2}, Geometry{KvFormat::kTurbo8, 80, 80, 2},
+        Geometry{KvFormat::kTurbo4, 80, 40, 5}, Geometry{KvFormat::kTurbo8i, 192, 192, 4},
+        Geometry{KvFormat::kTurbo8, 64, 64, 2}, Geometry{KvFormat::kNvfp4Searched, 64, 32, 4}}) {
     EXPECT_EQ(kv_row_bytes(g.format, g.head_dim), g.row_bytes) << to_string(g.format) << " " << g.head_dim;
     EXPECT_EQ(kv_header_bytes(g.format, g.head_dim), g.header_bytes)
         << to_string(g.format) << " " << g.head_dim;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <metrale/base/ids.h>
@@ -52,11 +53,14 @@ struct DecoderOptions {
 // capabilities say.
 [[nodiscard]] gpu::ArenaModel arena_model(const ModelConfig& config, quant::ElementType compute,
                                           std::uint64_t linear_workspace_bytes = 0);
-// float[1 or 2][head_dim / 2]: the frequencies of the rotary embedding, then those of layers with angles of
-// their own. What the decoder keeps on the device beside its arena.
-[[nodiscard]] std::vector<float> rope_frequencies(const ModelConfig& config);
+// What the decoder keeps on the device beside its arena: float[1 or 2][head_dim / 2], the frequencies of the
+// rotary embedding, then those of layers with angles of their own; and float[num_kv_heads][head_dim], the
+// diagonal of the rotation of keys and values.
+[[nodiscard]] std::vector<float> decoder_constants(const ModelConfig& config);
 // What says to the device what a step does, for the largest step within these limits.
 [[nodiscard]] kernels::StepLayout largest_step(const gpu::EngineLimits& limits);
+// Why the decoder cannot keep keys or values in a format; empty where it can.
+[[nodiscard]] std::string why_no_kv_format(quant::KvFormat format, std::uint32_t head_dim, bool on_cpu);
 // The KV cache that this model needs.
 [[nodiscard]] kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size,
                                           quant::KvDtype dtype);
@@ -126,7 +130,9 @@ class Decoder {
                      quant::ElementType out_type, std::uint32_t max_rows, std::uint32_t in_stride = 0);
   void launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, DevicePtr out,
                    quant::ElementType out_type, std::uint32_t max_rows);
+  void launch_rotation(DevicePtr heads, std::uint32_t stride, bool inverse, std::uint32_t max_rows);
   [[nodiscard]] DevicePtr local_rope_table() const;
+  [[nodiscard]] DevicePtr rotation_diagonal() const;
   [[nodiscard]] std::uint64_t step_address(std::size_t offset) const {
     return arena_.ptr(&gpu::ArenaSizes::step).address() + offset;
   }
@@ -140,8 +146,7 @@ class Decoder {
   kernels::StepLayout largest_;  // of any step
   kernels::StepLayout layout_;   // of the current step
   gpu::BufferArena arena_;
-  gpu::DeviceBuffer
-      inv_freq_;  // float[rope tables][head_dim / 2]: the model's own, then that of local layers
+  gpu::DeviceBuffer constants_;  // decoder_constants()
   gpu::PinnedBuffer host_step_;
   gpu::PinnedBuffer host_tokens_;
   gpu::PinnedBuffer host_logits_;

@@ -23,6 +23,7 @@ struct MemoryPlanRequest {
   gpu::EngineLimits limits;                   // max_seq_len 0: the model's max_position_embeddings
   std::optional<quant::ElementType> compute;  // none: as an engine chooses
   std::uint64_t linear_workspace_bytes = 0;   // as the device's capabilities say
+  bool on_cpu = true;                         // whose kernels serve more KV formats
 };
 
 // Single changes that make room; absent where no value would. Each leaves the other limits as asked.
@@ -36,7 +37,7 @@ struct PlanAdvice {
 // The KV cache in one format.
 struct KvPlan {
   quant::KvDtype dtype;
-  bool has_kernels = false;              // this build can run it
+  bool has_kernels = false;              // the engine takes it on this device
   std::uint64_t bytes_per_token = 0;     // K and V, all layers
   std::uint64_t bytes_per_sequence = 0;  // of max_seq_len tokens, in whole blocks
   std::uint64_t bytes = 0;               // of max_batch_size such sequences
@@ -53,7 +54,7 @@ struct MemoryPlan {
   quant::ElementType matrix_type = quant::ElementType::kBf16;  // of the weights in device memory
   std::uint64_t weight_bytes = 0;
   gpu::ArenaSizes arena;
-  std::uint64_t constant_bytes = 0;  // tables beside the arena: rotary frequencies
+  std::uint64_t constant_bytes = 0;  // tables beside the arena: rotary frequencies, signs
   std::uint64_t fixed_bytes = 0;     // all of the above
   std::uint64_t pinned_bytes = 0;    // host memory for staging, not part of the device's
   std::vector<KvPlan> kv;            // in the order of the request

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // paged_attention: causal grouped-query attention of a ragged batch over the paged cache, prefill chunks and
 // decode rows in one call, over the whole context or a sliding window. The step's own keys and values are in
-// the cache already.
+// the cache already. Where the keys' format is rotated the queries must be (rotate_heads); where the values'
+// is, so is the result.
 //
 // Exactness: a query's result depends on nothing but its own row, its position and its keys and values. The
 // context is cut at absolute multiples of kAttentionSplitTokens; each split that the query sees gives
@@ -17,7 +18,7 @@
 namespace metrale::kernels {
 
 inline constexpr std::uint32_t kAttentionSplitTokens = 512;
-inline constexpr std::uint32_t kAttentionMaxHeadDim = 512;
+inline constexpr std::uint32_t kAttentionMaxHeadDim = quant::kKvMaxHeadDim;
 
 struct AttentionArgs {
   std::uint64_t counts;  // StepCounts
@@ -46,8 +47,10 @@ struct AttentionArgs {
   float scale;           // usually 1 / sqrt(head_dim)
   std::uint32_t window;  // 0: none; else a query at position p sees the keys at positions > p - window
   std::uint32_t reserved;
+  std::uint64_t k_scales = 0;  // float[num_kv_heads] of fp8 and nvfp4; 0: ones
+  std::uint64_t v_scales = 0;
 };
-static_assert(sizeof(AttentionArgs) == 144);
+static_assert(sizeof(AttentionArgs) == 160);
 inline constexpr gpu::KernelId<AttentionArgs> kPagedAttention{"attention", "paged_attention"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const AttentionArgs& a) {
   return {.grid = {a.max_tokens, a.num_kv_heads}, .block = {128}};

@@ -14,7 +14,7 @@ namespace metrale::kernels {
 [[nodiscard]] constexpr bool flashinfer_serves(std::uint32_t head_dim, std::uint32_t group) {
   return (head_dim == 64 || head_dim == 128) && (group <= 4 || group == 8) && group != 0;
 }
-static_assert(sizeof(AttentionArgs) == 144);
+static_assert(sizeof(AttentionArgs) == 160);
 // cuda-only
 inline constexpr gpu::KernelId<AttentionArgs> kFlashInferDecode{"flashinfer", "paged_decode"};
 

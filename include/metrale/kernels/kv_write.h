@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_write: stores the step's keys and values into the paged cache by slot mapping.
+// kv_write: stores the step's keys and values into the paged cache by slot mapping, as the formats of the two
+// sides say. Keys and values come as they are: a rotated format rotates them here.
 #pragma once
 
 #include <metrale/gpu/kernel_id.h>
@@ -7,6 +8,13 @@
 #include <metrale/quant/kv_format.h>
 
 namespace metrale::kernels {
+
+// What a layer adds to a side's format, by KV head; an address of 0 means nothing is added.
+struct KvSideParams {
+  std::uint64_t scales = 0;    // float[num_kv_heads] of fp8 and nvfp4; 0: ones
+  std::uint64_t diagonal = 0;  // float[num_kv_heads][head_dim] of rotated formats; 0: ones
+  std::uint64_t mean = 0;      // float[num_kv_heads][head_dim], taken off before; 0: zeros
+};
 
 struct KvWriteArgs {
   std::uint64_t rows;    // uint32
@@ -25,8 +33,10 @@ struct KvWriteArgs {
   quant::KvFormat k_format;
   quant::KvFormat v_format;
   std::uint32_t reserved;
+  KvSideParams k_params{};
+  KvSideParams v_params{};
 };
-static_assert(sizeof(KvWriteArgs) == 88);
+static_assert(sizeof(KvWriteArgs) == 136);
 inline constexpr gpu::KernelId<KvWriteArgs> kKvWrite{"kv_write", "kv_write"};
 [[nodiscard]] inline gpu::LaunchShape launch_shape(const KvWriteArgs& a) {
   return {.grid = {a.max_rows, a.num_kv_heads}, .block = {64}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact scalar conversions between float and the 16-bit formats and the 8-bit E4M3: round to nearest, ties to
-// even, subnormals kept, overflow to infinity (E4M3, which has none: to its largest value), NaN stays NaN
-// (quiet). Plain C++20, usable on host and device.
+// Exact scalar conversions between float and the 16-bit formats, the 8-bit E4M3 and E5M2: round to nearest,
+// ties to even, subnormals kept, overflow to infinity (E4M3, which has none: to its largest value), NaN stays
+// NaN (quiet). Plain C++20, usable on host and device.
 #pragma once
 
 #include <bit>
@@ -81,6 +81,28 @@ inline constexpr float kE4m3Largest = 448.0F;
   const std::uint32_t half = 1U << (shift - 1);
   const std::uint32_t rounded = (mantissa + half - 1 + ((mantissa >> shift) & 1U)) >> shift;
   return static_cast<std::uint16_t>(sign | rounded);
+}
+
+// OCP E5M2: the upper byte of a half.
+[[nodiscard]] constexpr float e5m2_to_float(std::uint8_t bits) {
+  return f16_to_float(static_cast<std::uint16_t>(bits << 8));
+}
+
+[[nodiscard]] constexpr std::uint8_t float_to_e5m2(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint8_t>((bits >> 24) & 0x80U);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<std::uint8_t>(sign | 0x7EU);
+  if (magnitude >= 0x47700000U) return static_cast<std::uint8_t>(sign | 0x7CU);  // 61440 and above
+  if (magnitude >= 0x38800000U) {                                                // normal: drop 21 bits
+    const std::uint32_t rebased = magnitude - (112U << 23);
+    return static_cast<std::uint8_t>(sign | ((rebased + 0xFFFFFU + ((rebased >> 21) & 1U)) >> 21));
+  }
+  if (magnitude <= 0x37000000U) return sign;  // at most half of the smallest subnormal: ties to even, zero
+  const std::uint32_t shift = 134U - (magnitude >> 23);
+  const std::uint32_t mantissa = (magnitude & 0x7FFFFFU) | 0x800000U;
+  const std::uint32_t half = 1U << (shift - 1);
+  return static_cast<std::uint8_t>(sign | ((mantissa + half - 1 + ((mantissa >> shift) & 1U)) >> shift));
 }
 
 }  // namespace metrale::quant

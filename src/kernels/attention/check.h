@@ -15,17 +15,13 @@ namespace metrale::kernels {
 // groups and for blocks of no tokens.
 inline void check_attention(const AttentionArgs& a) {
   check_type("paged_attention", a.type);
-  check_kv_format("paged_attention", a.k_format);
-  check_kv_format("paged_attention", a.v_format);
-  if (a.head_dim == 0 || a.head_dim > kAttentionMaxHeadDim) {
-    throw Unsupported("paged_attention",
-                      fmt::format("head_dim {}: 1 to {} are", a.head_dim, kAttentionMaxHeadDim));
-  }
+  check_kv_format("paged_attention", a.k_format, a.head_dim);
+  check_kv_format("paged_attention", a.v_format, a.head_dim);
   if (a.num_kv_heads == 0 || a.num_q_heads % a.num_kv_heads != 0) {
     throw InvalidArgument(fmt::format("paged_attention: {} query heads are not a multiple of {} KV heads",
                                       a.num_q_heads, a.num_kv_heads));
   }
-  expects(a.block_size != 0, "paged_attention: block_size is 0");
+  check_block_size("paged_attention", a.block_size, a.v_format);
 }
 
 }  // namespace metrale::kernels

@@ -196,13 +196,15 @@ class TileHead {
     }
   }
 
-  [[nodiscard]] HeadSide side(quant::KvFormat format, std::uint64_t pool) const {
+  [[nodiscard]] HeadSide side(quant::KvFormat format, std::uint64_t pool, std::uint64_t scales) const {
     const std::uint32_t table_row = host_ptr<const std::uint32_t>(args_.table_rows)[tile_.seq];
     return {.format = format,
             .stripes = host_ptr<const std::byte>(pool) +
                        quant::kv_codes_offset(format, args_.block_size, args_.head_dim, kv_head_, 0),
             .block_bytes = quant::kv_side_bytes(format, args_.block_size, args_.num_kv_heads, args_.head_dim),
             .row_bytes = quant::kv_row_bytes(format, args_.head_dim),
+            .header_bytes = quant::kv_header_bytes(format, args_.head_dim),
+            .scale = scales == 0 ? 1.0F : host_ptr<const float>(scales)[kv_head_],
             .table = host_ptr<const std::uint32_t>(args_.block_tables) +
                      std::size_t{table_row} * args_.table_stride,
             .block_size = args_.block_size,
@@ -216,8 +218,8 @@ class TileHead {
                   .head_dim = args_.head_dim,
                   .padded_dim = padded_,
                   .scale = args_.scale,
-                  .keys = side(args_.k_format, args_.k_pool),
-                  .values = side(args_.v_format, args_.v_pool),
+                  .keys = side(args_.k_format, args_.k_pool, args_.k_scales),
+                  .values = side(args_.v_format, args_.v_pool, args_.v_scales),
                   .start = split * kAttentionSplitTokens,
                   .next_keys = next_keys,
                   .q = scratch_.q,

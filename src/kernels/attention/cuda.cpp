@@ -50,6 +50,8 @@ class PagedAttention {
 
   void launch(gpu::CudaLaunch& to, const AttentionArgs& args) const {
     check_attention(args);
+    check_cuda_kv_format("paged_attention", args.k_format);
+    check_cuda_kv_format("paged_attention", args.v_format);
     if (args.max_tokens == 0 || args.max_seqs == 0 || args.num_q_heads == 0) return;
     Pair pair = choose(args);
     if (pair.split.function.function == generic_.split.function.function) {

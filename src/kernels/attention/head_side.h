@@ -21,9 +21,12 @@ struct HeadSide {
   const std::byte* stripes = nullptr;    // the head's stripe of block 0
   std::uint64_t block_bytes = 0;         // from block to block
   std::uint64_t row_bytes = 0;           // from token to token
+  std::uint64_t header_bytes = 0;        // the same, of the headers behind the block's codes
+  float scale = 1.0F;                    // of formats that have one
   const std::uint32_t* table = nullptr;  // the sequence's block ids
   std::uint32_t block_size = 0;
-  std::byte* copies = nullptr;  // scratch [kKeyTile * row_bytes], used where groups straddle blocks
+  std::byte* copies =
+      nullptr;  // scratch float[kKeyTile * head_dim]: a tile that cannot be read where it lies
 
   // True where a group never straddles blocks.
   [[nodiscard]] bool is_grouped() const { return block_size % kGroup == 0; }

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/attention/decode-inl.h"
 #include "kernels/attention/keys-inl.h"
 #include "kernels/attention/values-inl.h"
 
@@ -77,7 +78,30 @@ class Ahead {
   std::size_t distance_;
 };
 
-// Scores of every row against the keys that some row sees, which are stored as T.
+// Reads the tile at `position`, of which `count` tokens exist, into FP32 vectors; `groups` are as of
+// HeadSide::tile().
+template <KvSide kSide>
+void read_tile(const HeadSide& side, std::size_t head_dim, std::uint32_t position, std::uint32_t count,
+               const std::byte* (&groups)[kTileGroups]) {
+  auto* rows = reinterpret_cast<float*>(side.copies);
+  for (std::uint32_t key = 0; key < count && key < kKeyTile; ++key) {
+    const std::uint32_t at = position + key;
+    const std::byte* stripe = side.stripes + side.table[at / side.block_size] * side.block_bytes;
+    const std::uint32_t token = at % side.block_size;
+    const StoredVector vector{.stripe = stripe,
+                              .token = token,
+                              .row_bytes = side.row_bytes,
+                              .header = stripe + side.block_size * side.row_bytes + token * side.header_bytes,
+                              .head_dim = head_dim};
+    read_vector<kSide>(side.format, vector, side.scale, rows + key * head_dim);
+  }
+  for (std::uint32_t g = 0; g < kTileGroups; ++g) {
+    const std::uint32_t first = g * kGroup < count ? g * kGroup : 0;
+    groups[g] = reinterpret_cast<const std::byte*>(rows + first * head_dim);
+  }
+}
+
+// Scores of every row against the keys that some row sees, which are stored as T, or read into it.
 template <class T>
 void split_scores(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
   for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at += kKeyTile) {
@@ -85,11 +109,17 @@ void split_scores(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
     const std::uint32_t count = seen.keys.end - at;
     const ScoreTile tile{t.q, t.padded_dim, t.head_dim, t.scale, t.scores + at};
     const std::byte* groups[kTileGroups];
-    t.keys.tile(t.start + at, count, groups);
+    const std::byte* const* soon = groups;
+    if (reads_in_place(t.keys.format)) {
+      t.keys.tile(t.start + at, count, groups);
+      soon = ahead.of_keys(at);
+    } else {
+      read_tile<KvSide::kKey>(t.keys, t.head_dim, t.start + at, count, groups);
+    }
     if (rows.last - rows.first <= kMaxDirect) {
       const std::size_t here = count < kKeyTile ? count : kKeyTile;
       for_row_groups(rows.first, rows.last, [&](auto height, std::size_t row) {
-        score_direct<T, height()>(tile, groups, ahead.of_keys(at), here, row);
+        score_direct<T, height()>(tile, groups, soon, here, row);
       });
     } else {
       load_key_tile<T>(groups, t.head_dim, t.tile);
@@ -127,7 +157,7 @@ void softmax_row(float* scores, const KeyRange& keys, float& max, float& sum) {
   sum = sum_lanes(sums);
 }
 
-// Weighted sums over the values that some row sees, which are stored as T.
+// Weighted sums over the values that some row sees, which are stored as T, or read into it.
 template <class T>
 void split_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
   for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at += kKeyTile) {
@@ -135,13 +165,18 @@ void split_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
     const std::uint32_t count = seen.keys.end - at;
     const ValueTile tile{t.scores + at, t.result.values, t.padded_dim};
     const std::byte* groups[kTileGroups];
-    t.values.tile(t.start + at, count, groups);
+    const std::byte* const* soon = groups;
+    if (reads_in_place(t.values.format)) {
+      t.values.tile(t.start + at, count, groups);
+      soon = ahead.of_values(at);
+    } else {
+      read_tile<KvSide::kValue>(t.values, t.head_dim, t.start + at, count, groups);
+    }
     if (rows.last - rows.first <= kMaxDirect && t.head_dim == t.padded_dim) {
-      add_tile(tile, StoredValues<T>{groups, ahead.of_values(at), t.head_dim}, t.ranges, rows.first,
-               rows.last, at);
+      add_tile(tile, StoredValues<T>{groups, soon, t.head_dim}, t.ranges, rows.first, rows.last, at);
     } else {
       for (std::size_t key = 0; key < count && key < kKeyTile; ++key) {
-        const std::byte* row = groups[key / kGroup] + key % kGroup * t.values.row_bytes;
+        const std::byte* row = groups[key / kGroup] + key % kGroup * t.head_dim * sizeof(T);
         widen_as(reinterpret_cast<const T*>(row), t.head_dim, t.tile + key * t.padded_dim);
       }
       add_tile(tile, WidenedValues{t.tile, t.padded_dim}, t.ranges, rows.first, rows.last, at);

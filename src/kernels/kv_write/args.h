@@ -11,9 +11,9 @@ namespace metrale::kernels {
 
 inline void check_kv_write(const KvWriteArgs& args) {
   check_type("kv_write", args.type);
-  check_kv_format("kv_write", args.k_format);
-  check_kv_format("kv_write", args.v_format);
-  expects(args.block_size != 0, "kv_write: block_size is 0");
+  check_kv_format("kv_write", args.k_format, args.head_dim);
+  check_kv_format("kv_write", args.v_format, args.head_dim);
+  check_block_size("kv_write", args.block_size, args.v_format);
 }
 
 }  // namespace metrale::kernels

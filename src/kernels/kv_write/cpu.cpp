@@ -15,54 +15,64 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/math/elements-inl.h"
+#include "kernels/kv_write/encode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace metrale::kernels::HWY_NAMESPACE {
 
-// One head's vector of one token. T is how the format stores an element.
-template <class T>
-void write_as(quant::ElementType type, const std::byte* src, std::size_t head_dim, std::byte* dst) {
-  constexpr std::size_t kChunk = 256;
-  alignas(64) float x[kChunk];
-  for (std::size_t at = 0; at < head_dim; at += kChunk) {
-    const std::size_t count = head_dim - at < kChunk ? head_dim - at : kChunk;
-    widen(type, src + at * quant::element_bytes(type), count, x);
-    narrow_as(x, count, reinterpret_cast<T*>(dst) + at);
-  }
-}
+// One side of a step, with the parameters of its heads.
+template <KvSide kSide>
+struct SideWriter {
+  const KvWriteArgs& a;
+  const std::byte* from;
+  std::byte* pool;
+  KvFormat format;
+  const KvSideParams& params;
 
-void write_vector(quant::ElementType type, const std::byte* src, std::size_t head_dim, quant::KvFormat format,
-                  std::byte* dst) {
-  if (format == quant::KvFormat::kBf16) {
-    write_as<hwy::bfloat16_t>(type, src, head_dim, dst);
-  } else {
-    write_as<float>(type, src, head_dim, dst);
-  }
-}
-
-// Writes the rows [begin, end) of one side.
-void write_side(const KvWriteArgs& a, std::uint64_t from, std::uint64_t pool, quant::KvFormat format,
-                std::size_t begin, std::size_t end) {
-  const auto* slots = host_ptr<const std::int64_t>(a.slots);
-  const std::size_t bytes = quant::element_bytes(a.type);
-  const std::uint64_t side_bytes = quant::kv_side_bytes(format, a.block_size, a.num_kv_heads, a.head_dim);
-  for (std::size_t row = begin; row < end; ++row) {
-    if (slots[row] < 0) continue;
-    const auto slot = static_cast<std::uint64_t>(slots[row]);
-    std::byte* side = host_ptr<std::byte>(pool) + slot / a.block_size * side_bytes;
-    const auto* src = host_ptr<const std::byte>(from) + row * a.stride * bytes;
-    for (std::size_t head = 0; head < a.num_kv_heads; ++head) {
-      write_vector(
-          a.type, src + head * a.head_dim * bytes, a.head_dim, format,
-          side + quant::kv_codes_offset(format, a.block_size, a.head_dim, head, slot % a.block_size));
+  // The vectors of rows [begin, end).
+  void write(std::size_t begin, std::size_t end) const {
+    const auto* slots = host_ptr<const std::int64_t>(a.slots);
+    for (std::size_t row = begin; row < end; ++row) {
+      if (slots[row] < 0) continue;
+      for (std::size_t head = 0; head < a.num_kv_heads; ++head) {
+        write_vector(row, head, static_cast<std::uint64_t>(slots[row]));
+      }
     }
   }
-}
+
+ private:
+  void write_vector(std::size_t row, std::size_t head, std::uint64_t slot) const {
+    alignas(64) float x[quant::kKvMaxHeadDim];
+    const std::size_t bytes = quant::element_bytes(a.type);
+    widen(a.type, from + (row * a.stride + head * a.head_dim) * bytes, a.head_dim, x);
+    const auto of_head = [&](std::uint64_t array) {
+      return array == 0 ? nullptr : host_ptr<const float>(array) + head * a.head_dim;
+    };
+    if (quant::kv_format_info(format).rotated) {
+      rotate_vec(x, a.head_dim, of_head(params.diagonal), of_head(params.mean));
+    }
+    const float scale = params.scales == 0 ? 1.0F : host_ptr<const float>(params.scales)[head];
+    std::byte* side =
+        pool + slot / a.block_size * quant::kv_side_bytes(format, a.block_size, a.num_kv_heads, a.head_dim);
+    const std::size_t token = slot % a.block_size;
+    put_vector<kSide>(
+        format,
+        {.codes = {.stripe = side + quant::kv_codes_offset(format, a.block_size, a.head_dim, head, 0),
+                   .head_dim = a.head_dim,
+                   .token = token,
+                   .row_bytes = quant::kv_row_bytes(format, a.head_dim)},
+         .header = side + quant::kv_header_offset(format, a.block_size, a.head_dim, head, token)},
+        scale, x);
+  }
+};
 
 void kv_write_rows(const KvWriteArgs& a, std::size_t begin, std::size_t end) {
-  write_side(a, a.k, a.k_pool, a.k_format, begin, end);
-  write_side(a, a.v, a.v_pool, a.v_format, begin, end);
+  SideWriter<KvSide::kKey>{a, host_ptr<const std::byte>(a.k), host_ptr<std::byte>(a.k_pool), a.k_format,
+                           a.k_params}
+      .write(begin, end);
+  SideWriter<KvSide::kValue>{a, host_ptr<const std::byte>(a.v), host_ptr<std::byte>(a.v_pool), a.v_format,
+                             a.v_params}
+      .write(begin, end);
 }
 
 }  // namespace metrale::kernels::HWY_NAMESPACE

@@ -7,10 +7,19 @@
 #include "kernels/kv_write/args.h"
 
 namespace metrale::kernels {
+namespace {
+
+void check(const KvWriteArgs& args) {
+  check_kv_write(args);
+  check_cuda_kv_format("kv_write", args.k_format);
+  check_cuda_kv_format("kv_write", args.v_format);
+}
+
+}  // namespace
 
 void register_kv_write(gpu::CudaKernelTable& table) {
   table.add_module("kv_write", kv_write_images());
-  add_checked<check_kv_write>(table, kKvWrite);
+  add_checked<check>(table, kKvWrite);
 }
 
 }  // namespace metrale::kernels

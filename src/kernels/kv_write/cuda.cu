@@ -15,7 +15,7 @@ template <KvFormat Format>
 __device__ __forceinline__ std::uint64_t vector_address(const KvWriteArgs& a, std::uint64_t pool,
                                                         std::uint64_t slot, std::uint64_t head) {
   constexpr std::uint64_t kBytes = quant::kv_format_info(Format).code_bits / 8;
-  static_assert(quant::kv_format_info(Format).elems_per_header_byte == 0);
+  static_assert(quant::kv_format_info(Format).header == quant::KvHeader::kNone);
   const std::uint64_t stripe = (slot / a.block_size * a.num_kv_heads + head) * a.block_size;
   return pool + (stripe + slot % a.block_size) * a.head_dim * kBytes;
 }

@@ -12,4 +12,8 @@ std::unique_ptr<gpu::GpuBackend> make_backend(unsigned threads, std::uint64_t ma
   return backends::make_cpu_backend({.threads = threads, .max_memory_bytes = max_memory_bytes}, table);
 }
 
+bool serves_every_kv_format() {
+  return true;
+}
+
 }  // namespace metrale::test

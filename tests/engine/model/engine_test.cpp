@@ -170,9 +170,14 @@ TEST_F(EngineTest, LimitsThatMakeNoSenseAreRefused) {
   EXPECT_THROW(EngineHarness(dir.path(), options), InvalidArgument);
 }
 
-TEST_F(EngineTest, FormatWithoutKernelsIsUnsupported) {
-  options.kv_dtype = quant::parse_kv_dtype("turbo4");
-  EXPECT_THROW(EngineHarness(dir.path(), options), Unsupported);
+TEST_F(EngineTest, FormatThatTheModelOrTheEngineCannotHaveIsUnsupported) {
+  const auto refused = [this](std::string_view dtype, const std::string& why) {
+    options.kv_dtype = quant::parse_kv_dtype(dtype);
+    EXPECT_THAT([this] { EngineHarness(dir.path(), options); },
+                ThrowsMessage<Unsupported>(testing::HasSubstr(why)));
+  };
+  refused("turbo4", "no vectors of head_dim");
+  refused("bf16:nvfp4", "nothing measures its scales");
 }
 
 TEST_F(EngineTest, DecodeStepsReplayOneGraphABucket) {

@@ -36,6 +36,12 @@ std::vector<ExactnessCase> exactness_cases() {
   }
   cases.push_back({"tiny_base", ElementType::kF32, KvFormat::kBf16});
   cases.push_back({"tiny_base", ElementType::kBf16, KvFormat::kFp32});
+  // Formats that are decoded first, and rotated ones.
+  if (serves_every_kv_format()) {
+    cases.push_back({"tiny_base", ElementType::kBf16, KvFormat::kFp16});
+    cases.push_back({"tiny_qwen3", ElementType::kBf16, KvFormat::kTurbo8});
+    cases.push_back({"tiny_qwen3", ElementType::kF32, KvFormat::kTurbo8i});
+  }
   // Windows that end in another split of 512 tokens than they begin in.
   cases.push_back({"tiny_mistral", ElementType::kBf16, KvFormat::kBf16, 300});
   cases.push_back({"tiny_gemma3", ElementType::kF32, KvFormat::kFp32, 513});

@@ -27,6 +27,9 @@ using Tokens = std::vector<std::int32_t>;
 [[nodiscard]] std::unique_ptr<gpu::GpuBackend> make_backend(unsigned threads = 2,
                                                             std::uint64_t max_memory_bytes = 0);
 
+// Whether it serves KV formats beside bf16 and fp32.
+[[nodiscard]] bool serves_every_kv_format();
+
 // How the logits of some sequences are computed: none of it may show in them.
 struct RunPlan {
   // Most tokens of a sequence, by its index, that the next step takes; 0 leaves it out of that step.

@@ -9,11 +9,13 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <metrale/kernels/attention.h>
 #include <metrale/kernels/step.h>
+#include <metrale/quant/kv_codec.h>
 
 #include "kernels/support/kernel_runner.h"
 
@@ -43,16 +45,44 @@ struct AttentionRun {
   std::uint32_t block_order_seed = 1;
 };
 
-// q[token][q_head][dim] for every token of the context, k and v [token][kv_head][dim], as the format stores
-// them.
+// q[token][q_head][dim] for every token of the context, k and v [token][kv_head][dim] as attention reads them
+// from their format; k_given and v_given are what was stored.
 struct Sequence {
   std::vector<float> q;
-  std::vector<float> k;
-  std::vector<float> v;
+  std::vector<float> k_given;
+  std::vector<float> v_given;
+  std::vector<float> k{};
+  std::vector<float> v{};
 };
 
-[[nodiscard]] inline float as_stored(quant::KvFormat format, float value) {
-  return format == quant::KvFormat::kBf16 ? quant::bf16_to_float(quant::float_to_bf16(value)) : value;
+// Scales of the heads, for the formats that have one.
+[[nodiscard]] inline float head_scale(std::size_t kv_head) {
+  return 0.01F + 0.003F * static_cast<float>(kv_head);
+}
+
+// What a stored vector reads as.
+[[nodiscard]] inline std::vector<float> as_read(quant::KvFormat format, quant::KvSide side,
+                                                std::uint32_t head_dim, std::size_t kv_head,
+                                                std::span<const float> given) {
+  std::vector<std::byte> bytes(quant::kv_head_stripe_bytes(format, 8, head_dim));
+  quant::KvStripe stripe(format, side, 8, head_dim, bytes);
+  const quant::KvHeadParams params{.scale = head_scale(kv_head), .diagonal = {}, .mean = {}};
+  std::vector<float> read(head_dim);
+  stripe.encode(0, params, given);
+  stripe.decode(0, params, read);
+  return read;
+}
+
+[[nodiscard]] inline std::vector<float> as_read(quant::KvFormat format, quant::KvSide side,
+                                                const AttentionShape& shape,
+                                                const std::vector<float>& given) {
+  std::vector<float> read;
+  for (std::size_t at = 0; at < given.size(); at += shape.head_dim) {
+    const auto vector = as_read(format, side, shape.head_dim, at / shape.head_dim % shape.num_kv_heads,
+                                std::span(given).subspan(at, shape.head_dim));
+    read.insert(read.end(), vector.begin(), vector.end());
+  }
+  return read;
 }
 [[nodiscard]] inline float as_type(quant::ElementType type, float value) {
   if (type == quant::ElementType::kBf16) return quant::bf16_to_float(quant::float_to_bf16(value));
@@ -68,11 +98,11 @@ struct Sequence {
   seq.q.resize(without * width);
   const auto last = random_normal(random, (context - without) * width);
   seq.q.insert(seq.q.end(), last.begin(), last.end());
-  seq.k = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
-  seq.v = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
+  seq.k_given = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
+  seq.v_given = random_normal(random, std::size_t{context} * shape.num_kv_heads * shape.head_dim);
   for (float& x : seq.q) x = as_type(shape.type, x);
-  for (float& x : seq.k) x = as_stored(shape.k_format, x);
-  for (float& x : seq.v) x = as_stored(shape.v_format, x);
+  seq.k = as_read(shape.k_format, quant::KvSide::kKey, shape, seq.k_given);
+  seq.v = as_read(shape.v_format, quant::KvSide::kValue, shape, seq.v_given);
   return seq;
 }
 
@@ -87,34 +117,29 @@ struct Sequence {
 // One side of the pool. Slots that hold no token are NaN.
 class PoolSide {
  public:
-  PoolSide(quant::KvFormat format, const AttentionShape& shape, std::uint32_t block_size, std::size_t blocks)
+  PoolSide(quant::KvFormat format, quant::KvSide side, const AttentionShape& shape, std::uint32_t block_size,
+           std::size_t blocks)
       : format_(format),
+        side_(side),
         shape_(shape),
         block_size_(block_size),
         bytes_(blocks * quant::kv_side_bytes(format, block_size, shape.num_kv_heads, shape.head_dim),
                std::byte{0xFF}) {}
 
   void store(std::size_t block, std::uint32_t offset, const float* token) {
+    const std::size_t stripe = quant::kv_head_stripe_bytes(format_, block_size_, shape_.head_dim);
     for (std::size_t head = 0; head < shape_.num_kv_heads; ++head) {
-      std::byte* row =
-          bytes_.data() +
-          block * quant::kv_side_bytes(format_, block_size_, shape_.num_kv_heads, shape_.head_dim) +
-          quant::kv_codes_offset(format_, block_size_, shape_.head_dim, head, offset);
-      for (std::size_t d = 0; d < shape_.head_dim; ++d) {
-        const float value = token[head * shape_.head_dim + d];
-        if (format_ == quant::KvFormat::kBf16) {
-          const std::uint16_t bits = quant::float_to_bf16(value);
-          std::memcpy(row + d * 2, &bits, 2);
-        } else {
-          std::memcpy(row + d * 4, &value, 4);
-        }
-      }
+      const auto bytes = std::span(bytes_).subspan((block * shape_.num_kv_heads + head) * stripe, stripe);
+      quant::KvStripe(format_, side_, block_size_, shape_.head_dim, bytes)
+          .encode(offset, {.scale = head_scale(head), .diagonal = {}, .mean = {}},
+                  {token + head * shape_.head_dim, shape_.head_dim});
     }
   }
   [[nodiscard]] std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
   quant::KvFormat format_;
+  quant::KvSide side_;
   AttentionShape shape_;
   std::uint32_t block_size_;
   std::vector<std::byte> bytes_;
@@ -157,6 +182,7 @@ class AttentionStep {
   std::vector<std::byte> v_pool_;
   std::vector<float> workspace_;
   Elements q_{quant::ElementType::kF32, 0};
+  std::vector<float> scales_;
 
  public:
   StepCounts counts;
@@ -178,8 +204,8 @@ class AttentionStep {
     std::vector<std::uint32_t> order(blocks);
     std::iota(order.begin(), order.end(), 0U);
     std::shuffle(order.begin(), order.end(), std::mt19937(how_.block_order_seed));
-    PoolSide k_side(shape_.k_format, shape_, how_.block_size, blocks);
-    PoolSide v_side(shape_.v_format, shape_, how_.block_size, blocks);
+    PoolSide k_side(shape_.k_format, quant::KvSide::kKey, shape_, how_.block_size, blocks);
+    PoolSide v_side(shape_.v_format, quant::KvSide::kValue, shape_, how_.block_size, blocks);
     tables.assign(std::size_t{args.table_stride} * counts.num_seqs, 0xFFFFFFFFU);
     std::size_t next_block = 0;
     const std::size_t width = std::size_t{shape_.num_kv_heads} * shape_.head_dim;
@@ -188,8 +214,8 @@ class AttentionStep {
       for (std::uint32_t t = 0; t < seqs[s].context; ++t) {
         std::uint32_t& entry = tables[table_rows[s] * args.table_stride + t / how_.block_size];
         if (t % how_.block_size == 0) entry = order[next_block++];
-        k_side.store(entry, t % how_.block_size, sequences[s].k.data() + t * width);
-        v_side.store(entry, t % how_.block_size, sequences[s].v.data() + t * width);
+        k_side.store(entry, t % how_.block_size, sequences[s].k_given.data() + t * width);
+        v_side.store(entry, t % how_.block_size, sequences[s].v_given.data() + t * width);
       }
     }
     k_pool_ = k_side.take();
@@ -237,6 +263,8 @@ class AttentionStep {
     args.v_format = shape_.v_format;
     args.scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
     args.window = shape_.window;
+    for (std::size_t head = 0; head < shape_.num_kv_heads; ++head) scales_.push_back(head_scale(head));
+    args.k_scales = args.v_scales = address(scales_);
   }
 };
 
