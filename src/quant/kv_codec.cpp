@@ -90,7 +90,7 @@ std::byte* KvStripe::headers(std::uint32_t token) const {
 
 void KvStripe::encode(std::uint32_t token, const KvHeadParams& params, std::span<const float> x) {
   expects(token < block_size_ && x.size() == head_dim_, "KvStripe: a token or a vector beyond the stripe");
-  std::array<float, kMaxHeadDim> room;
+  std::array<float, kMaxHeadDim> room{};
   const std::span<float> y = std::span(room).first(head_dim_);
   switch (kv_format_info(format_).header) {
     case KvHeader::kTurboRows:
@@ -181,7 +181,7 @@ void KvStripe::decode_records(std::uint32_t token, std::span<float> y) const {
   const std::byte* header = headers(token);
   const std::byte* code = codes(token);
   for (std::uint32_t i = 0; i < head_dim_; ++i) {
-    const auto scale = get<std::uint16_t>(header + i / kKvRecordDims * 2);
+    const auto scale = get<std::uint16_t>(header + std::size_t{i / kKvRecordDims} * 2);
     y[i] = record_value(format_, scale, std::to_integer<std::uint8_t>(code[i]));
   }
 }

@@ -16,7 +16,7 @@ namespace metrale::quant {
 struct StepCode {
   std::uint32_t bits;
 
-  [[nodiscard]] constexpr std::uint32_t mantissa_bits() const { return bits / 2 - 1; }
+  [[nodiscard]] constexpr std::uint32_t mantissa_bits() const { return (bits / 2 - 1) & 7U; }
   // Of records of 64, 80 and 96 dimensions 20, 36 and 68: steps from 1e-6 to 1e3 and beyond.
   [[nodiscard]] constexpr std::uint32_t bias() const { return bits == 16 ? 127 : (1U << (bits / 2)) + 4; }
   [[nodiscard]] constexpr std::uint32_t nan() const { return (1U << bits) - 1; }

@@ -22,22 +22,22 @@ inline constexpr std::uint32_t kTurboGroup = 8;  // dimensions that share a row
 
 // turbo3: four groups of eight share three words. A code of the first three lies in a nibble of a word, low
 // three bits; a code of the fourth has one bit above each of them.
-[[nodiscard]] constexpr std::uint32_t turbo3_bit(std::uint32_t group, std::uint32_t element,
-                                                 std::uint32_t bit) {
+[[nodiscard]] constexpr std::uint64_t turbo3_bit(std::uint64_t group, std::uint64_t element,
+                                                 std::uint64_t bit) {
   return group < 3 ? 32 * group + 4 * element + bit : 32 * bit + 4 * element + 3;
 }
 
 // Bit number, from the start of a stripe's codes, of bit `bit` of the code of (token, dim). The bits of a
 // byte count from the lowest.
-[[nodiscard]] constexpr std::uint64_t turbo_code_bit(KvFormat format, KvSide side, std::uint32_t head_dim,
-                                                     std::uint32_t token, std::uint32_t dim,
-                                                     std::uint32_t bit) {
+[[nodiscard]] constexpr std::uint64_t turbo_code_bit(KvFormat format, KvSide side, std::uint64_t head_dim,
+                                                     std::uint64_t token, std::uint64_t dim,
+                                                     std::uint64_t bit) {
   const std::uint64_t row_bits = 8 * kv_row_bytes(format, head_dim);
-  const std::uint32_t element = dim % kTurboGroup;
+  const std::uint64_t element = dim % kTurboGroup;
   if (format == KvFormat::kTurbo4) {
     // Magnitudes fill the low three bits of the nibbles; the sign of elements 0 to 3 is above those of 0, 2,
     // 4 and 6, that of elements 4 to 7 above those of 1, 3, 5 and 7.
-    const std::uint32_t nibble = bit < 3 ? element : element < 4 ? 2 * element : 2 * element - 7;
+    const std::uint64_t nibble = bit < 3 ? element : element < 4 ? 2 * element : 2 * element - 7;
     return token * row_bits + dim / 8 * 32 + 4 * nibble + bit;
   }
   if (format == KvFormat::kTurbo2) {

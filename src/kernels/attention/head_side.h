@@ -52,7 +52,7 @@ struct HeadSide {
   void tile(std::uint32_t position, std::uint32_t count, const std::byte* (&groups)[kTileGroups]) const {
     for (std::uint32_t g = 0; g < kTileGroups; ++g) {
       const std::uint32_t done = g * kGroup;
-      groups[g] = done < count ? group(position + done, count - done, g) : groups[g - 1];
+      groups[g] = g == 0 || done < count ? group(position + done, count - done, g) : groups[g - 1];
     }
   }
 };

@@ -42,7 +42,7 @@ struct SideWriter {
 
  private:
   void write_vector(std::size_t row, std::size_t head, std::uint64_t slot) const {
-    alignas(64) float x[quant::kKvMaxHeadDim];
+    alignas(64) float x[quant::kKvMaxHeadDim] = {};
     const std::size_t bytes = quant::element_bytes(a.type);
     widen(a.type, from + (row * a.stride + head * a.head_dim) * bytes, a.head_dim, x);
     const auto of_head = [&](std::uint64_t array) {
