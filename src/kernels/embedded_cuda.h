@@ -19,6 +19,7 @@ gpu::CudaModuleImages linear_fp8_images();
 gpu::CudaModuleImages logits_images();
 gpu::CudaModuleImages norm_images();
 gpu::CudaModuleImages rope_images();
+gpu::CudaModuleImages rotation_images();
 gpu::CudaModuleImages step_images();
 
 }  // namespace metrale::kernels
