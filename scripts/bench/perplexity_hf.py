@@ -12,7 +12,6 @@ scripts/golden/requirements.txt. Writes a report for docs/benchmarks.md; the exi
 
 import argparse
 import datetime
-import gzip
 import hashlib
 import json
 import math
@@ -27,11 +26,10 @@ from tokenizers import Tokenizer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/golden"))
 
+from debian_text import fetch_text  # noqa: E402
 from engine_golden import THREADS, environment, load, sha256_of  # noqa: E402
 from parity_hf import processor  # noqa: E402
 
-PACKAGE = "debian-policy"
-FILE = "usr/share/doc/debian-policy/policy.txt.gz"
 MAX_RELATIVE_DIFFERENCE = 1e-3
 CASES = {
     # name: (our flags, transformers' type, window, stride, windows)
@@ -39,19 +37,6 @@ CASES = {
     "BF16": (["--dtype", "bf16", "--kv-dtype", "bf16"], torch.bfloat16, 2048, 2048, 10),
     "FP32, overlapping": (["--dtype", "fp32", "--kv-dtype", "fp32"], torch.float32, 1024, 256, 8),
 }
-
-
-def fetch_text(work):
-    """(path, where it comes from) of the package's file, unpacked."""
-    text = work / "policy.txt"
-    work.mkdir(parents=True, exist_ok=True)
-    if not list(work.glob(f"{PACKAGE}_*.deb")):
-        subprocess.run(["apt-get", "download", PACKAGE], cwd=work, check=True, stdout=subprocess.DEVNULL)
-    package = sorted(work.glob(f"{PACKAGE}_*.deb"))[-1]
-    version = subprocess.run(["dpkg-deb", "-f", package, "Version"], check=True, capture_output=True, text=True).stdout.strip()
-    subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
-    text.write_bytes(gzip.decompress((work / "root" / FILE).read_bytes()))
-    return text, f"/{FILE} of the Debian package {PACKAGE} {version}"
 
 
 def ours(program, model, text, flags, window, stride, windows):

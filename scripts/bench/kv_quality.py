@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What each format of the KV cache costs a model: perplexity, KL divergence and share of equal top tokens beside a BF16 cache.
+
+Usage: kv_quality.py [--program FILE] [--model DIR] [--text FILE --calibration-text FILE] [--windows 10] [--jobs N] [--threads N]
+                     [--commit NAME] [--out bench/results/kv_quality.json]
+
+Runs `metrale score` on the first windows of 2,048 tokens of the text for every format and named pair, with no high-precision
+layers, then with a calibration made on the other text (`metrale calibrate`), alone and within a budget of 4.0 bits. At last
+the model with a large key bias: 600 in the two RoPE pairs of each KV head that queries use least, the queries' rows of those
+pairs set to zero, so that the biased model computes bit for bit what the same model without the bias does; both are
+calibrated. The texts are those of debian_text.py unless given. Writes a report for docs/benchmarks.md; the exit code is 1
+where a bound does not hold. Needs numpy.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts/bench"))
+
+from debian_text import FAQ, POLICY, digest, fetch_text  # noqa: E402
+
+FORMATS = ["bf16", "fp32", "fp16", "turbo8i", "turbo8", "fp8", "turbo4", "nvfp4", "nvfp4_searched", "turbo3", "turbo2"]
+PAIRS = ["turbo4k_turbo3v", "turbo4k_turbo8v", "turbo3k_turbo8v", "bf16k_turbo4v", "bf16k_turbo3v", "fp8k_turbo4v", "fp8k_turbo3v",
+         "bf16k_turbo2v", "fp8k_turbo2v"]
+CALIBRATED = ["turbo8i", "fp8", "turbo4", "nvfp4", "nvfp4_searched", "turbo3", "turbo2", "turbo4k_turbo3v"]
+BIAS = 600.0
+BIASED_PAIRS = 2
+MAX_BIAS_FACTOR = 1.5
+
+
+# ---- a model with a large key bias
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        data = file.read()
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
+
+
+def write_safetensors(path, tensors):
+    header, offset = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            file.write(data)
+
+
+def bf16_to_float(data):
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bf16(values):
+    return (np.asarray(values, np.float32).view(np.uint32) >> 16).astype("<u2").tobytes()  # 600 and 0 are exact
+
+
+def write_biased_models(model, plain, biased):
+    """`plain`: without queries in the least used pairs of each KV head; `biased`: with BIAS on the keys there too."""
+    config = json.loads((model / "config.json").read_text())
+    heads, kv_heads, dims = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    hidden, half = config["hidden_size"], dims // 2
+    tensors = read_safetensors(model / "model.safetensors")
+    biases = {}
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}.self_attn"
+        dtype, shape, data = tensors[f"{prefix}.q_proj.weight"]
+        if dtype != "BF16":
+            sys.exit("the model's tensors are not BF16")
+        q = bf16_to_float(data).reshape(kv_heads, heads // kv_heads, dims, hidden).copy()
+        k_bias = np.zeros((kv_heads, dims), np.float32)
+        for head in range(kv_heads):
+            use = np.square(q[head]).sum(axis=(0, 2))
+            for pair in np.argsort(use[:half] + use[half:])[:BIASED_PAIRS]:
+                for dim in (pair, pair + half):
+                    q[head, :, dim] = 0
+                    k_bias[head, dim] = BIAS
+        tensors[f"{prefix}.q_proj.weight"] = (dtype, shape, to_bf16(q.ravel()))
+        for name, width in (("q", heads * dims), ("v", kv_heads * dims), ("o", hidden)):
+            biases[f"{prefix}.{name}_proj.bias"] = ("BF16", [width], to_bf16(np.zeros(width)))
+        biases[f"{prefix}.k_proj.bias"] = ("BF16", [kv_heads * dims], to_bf16(k_bias.ravel()))
+    for directory, extra in ((plain, {}), (biased, biases)):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json"):
+            if (model / name).exists():
+                shutil.copy(model / name, directory)
+        (directory / "config.json").write_text(json.dumps({**config, "attention_bias": bool(extra)}))
+        write_safetensors(directory / "model.safetensors", {**tensors, **extra})
+
+
+# ---- runs
+
+
+class Runs:
+    def __init__(self, options, text, calibration_text):
+        self.options, self.text, self.calibration_text = options, text, calibration_text
+
+    def metrale(self, *arguments):
+        command = [self.options.program, *arguments, "--device", "cpu", "--json", "--threads", self.options.threads]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def score(self, model, dtype, calibration=None):
+        flags = ["--kv-calibration", calibration] if calibration else []
+        result = self.metrale("score", model, "--file", self.text, "--window", 2048, "--stride", 2048, "--max-windows",
+                              self.options.windows, "--kv-dtype", dtype, *flags)
+        print(dtype, "calibrated" if calibration else "", result["perplexity"], result.get("mean_kl_divergence"),
+              result.get("same_top"), file=sys.stderr, flush=True)
+        return result
+
+    def calibrate(self, model, out, *flags):
+        return self.metrale("calibrate", "-m", model, "-f", self.calibration_text, "-o", out, *flags)
+
+
+def measure(options, runs, work):
+    """name -> (bits of an element or None, score)."""
+    calibration, budget_file = work / "calibration.json", work / "budget.json"
+    runs.calibrate(options.model, calibration)
+    budget = runs.calibrate(options.model, budget_file, "--budget", "4.0")["budget"]
+    plain, biased = work / "plain", work / "biased"
+    write_biased_models(options.model, plain, biased)
+    for model in (plain, biased):
+        runs.calibrate(model, work / f"{model.name}.json")
+    jobs = {name: (options.model, name, None) for name in FORMATS + PAIRS}
+    jobs.update({f"{name}, calibrated": (options.model, name, calibration) for name in CALIBRATED})
+    jobs["chosen within 4.0 bits"] = (options.model, "calibrated", budget_file)
+    for model, said in ((plain, "without bias"), (biased, "key bias 600")):
+        jobs[f"{said}: bf16"] = (model, "bf16", None)
+        jobs[f"{said}: turbo4"] = (model, "turbo4", None)
+        jobs[f"{said}: turbo4, calibrated"] = (model, "turbo4", work / f"{model.name}.json")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        scores = dict(zip(jobs, pool.map(lambda job: runs.score(*job), jobs.values())))
+    return scores, budget["mean_bits"]
+
+
+def judge(scores):
+    def kl(name):
+        return scores[name]["mean_kl_divergence"]
+
+    verdicts = {}
+
+    def at_most(name, value, bound):
+        verdicts[name] = {"value": value, "at_most": bound, "holds": value <= bound}
+
+    at_most("KL divergence of turbo4, beside nvfp4's", kl("turbo4"), kl("nvfp4"))
+    at_most("KL divergence of calibrated turbo3, beside nvfp4's", kl("turbo3, calibrated"), kl("nvfp4"))
+    at_most("KL divergence of calibrated turbo3, beside calibrated nvfp4's", kl("turbo3, calibrated"), kl("nvfp4, calibrated"))
+    at_most("KL divergence of turbo4 with the key bias, calibrated, beside 1.5 times turbo4's without the bias",
+            kl("key bias 600: turbo4, calibrated"), MAX_BIAS_FACTOR * kl("without bias: turbo4"))
+    at_most("KL divergence of turbo4 with the key bias, calibrated, beside 1.5 times calibrated turbo4's without the bias",
+            kl("key bias 600: turbo4, calibrated"), MAX_BIAS_FACTOR * kl("without bias: turbo4, calibrated"))
+    difference = abs(scores["key bias 600: bf16"]["log_likelihood"] - scores["without bias: bf16"]["log_likelihood"])
+    at_most("difference in log-likelihood that the key bias makes with a bf16 cache", difference, 0)
+    return verdicts
+
+
+def report(options, sources, scores, mean_bits):
+    """In the form of bench/support/report.h."""
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
+    commit = options.commit or subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
+    rows = []
+    for name, score in scores.items():
+        rows.append({"name": name, "metric": "perplexity", "value": score["perplexity"], "unit": ""})
+        if "mean_kl_divergence" in score:
+            rows.append({"name": name, "metric": "KL divergence from the bf16 cache", "value": score["mean_kl_divergence"],
+                         "unit": "nats/token"})
+            rows.append({"name": name, "metric": "same top token as with the bf16 cache", "value": 100 * score["same_top"], "unit": "%"})
+    rows.append({"name": "chosen within 4.0 bits", "metric": "bits of an element", "value": mean_bits, "unit": ""})
+    (text, said), (calibration_text, calibration_said) = sources
+    scored = next(iter(scores.values()))["scored_tokens"]
+    return {
+        "bench": "kv_quality",
+        "commit": commit or "unknown",
+        "date": datetime.date.today().isoformat(),
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "compiler": "g++ (the program)"},
+        "conditions": f"SmolLM2-135M-Instruct (sha256 {digest(options.model / 'model.safetensors')}), BF16, CPU kernels, on {said} "
+        f"(text's sha256 {digest(text)}): {options.windows} windows of 2,048 tokens, {scored} scored; no high-precision layers; "
+        f"calibrated on 8,192 tokens of {calibration_said} (sha256 {digest(calibration_text)})",
+        "rows": rows,
+        "verdicts": judge(scores),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, default=ROOT / "build/bin/metrale")
+    parser.add_argument("--model", type=Path, default=ROOT / "build/models/smollm2-135m-instruct")
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--calibration-text", type=Path)
+    parser.add_argument("--windows", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1, help="scores that run at a time")
+    parser.add_argument("--threads", type=int, default=0, help="of each")
+    parser.add_argument("--commit", help="what the report names; default: of this checkout")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/kv_quality")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench/results/kv_quality.json")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    sources = []
+    for given, source in ((options.text, POLICY), (options.calibration_text, FAQ)):
+        if given:
+            sources.append((given, f"/{source[1]} of the Debian package {source[0]}" if source[1].endswith(given.name + ".gz") else given.name))
+        else:
+            sources.append(fetch_text(options.work, source))
+    runs = Runs(options, sources[0][0], sources[1][0])
+    scores, mean_bits = measure(options, runs, options.work)
+    result = report(options, sources, scores, mean_bits)
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    for name, verdict in result["verdicts"].items():
+        print("holds" if verdict["holds"] else "DOES NOT HOLD", name, f"{verdict['value']:.6g} at most {verdict['at_most']:.6g}")
+    return 0 if all(verdict["holds"] for verdict in result["verdicts"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
