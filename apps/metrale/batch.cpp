@@ -174,6 +174,7 @@ void add_flags(CLI::App& command, BatchFlags& flags) {
   add_size_flags(command, "Longest sequence, prompt and answer (default: what the model takes, up to 4096)",
                  {flags.max_seq_len, flags.max_batch_size, flags.kv_blocks, flags.no_graphs});
   add_engine_flags(command, flags.engine);
+  add_kv_calibration_flags(command, flags.engine);
   add_prefix_caching_flag(command, flags.engine, /*by_default=*/true);
   add_compute_flags(command, flags.engine);
   add_metrics_flags(command, flags.metrics);

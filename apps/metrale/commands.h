@@ -19,6 +19,7 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_generate(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_batch(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_score(CLI::App& command, const runtime::Environment& environment);
+[[nodiscard]] Action add_calibrate(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_plan(CLI::App& command);
 [[nodiscard]] Action add_synth(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_replay(CLI::App& command, const runtime::Environment& environment);

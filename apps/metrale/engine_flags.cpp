@@ -5,7 +5,18 @@
 
 #include <fmt/format.h>
 
+#include <metrale/base/checked.h>
+#include <metrale/base/error.h>
+
 namespace metrale::app {
+namespace {
+
+bool parse_layers(const std::string& text, std::uint32_t& layers) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layers);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtype_help) {
   command.add_option("--max-batch-tokens", flags.max_batch_tokens, "Most tokens in a step")
@@ -17,6 +28,23 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags, const char* kv_dtyp
   command.add_option("--kv-dtype", flags.kv_dtype, kv_dtype_help)->capture_default_str();
   command.add_option("--dtype", flags.dtype, "Computation: auto, bf16 or fp32")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->capture_default_str();
+}
+
+void add_kv_calibration_flags(CLI::App& command, EngineFlags& flags) {
+  command.add_option("--kv-calibration", flags.kv_calibration,
+                     "Scales, equaliser and formats of the KV cache, as `metrale calibrate` wrote them");
+  const auto check = [](const std::string& text) {
+    std::uint32_t layers = 0;
+    return text == "auto" || parse_layers(text, layers)
+               ? std::string{}
+               : fmt::format("{} is neither a number of layers nor auto", text);
+  };
+  command
+      .add_option("--kv-high-precision-layers", flags.kv_high_precision_layers,
+                  "Layers whose KV cache is bf16 whatever the others have: so many first and last ones, or "
+                  "auto: those that the calibration marks")
+      ->check(CLI::Validator(check, "N|auto"))
       ->capture_default_str();
 }
 
@@ -69,7 +97,20 @@ std::optional<quant::ElementType> compute_type(const EngineFlags& flags) {
 void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options) {
   options.max_batch_tokens = flags.max_batch_tokens;
   options.block_size = flags.block_size;
-  options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
+  options.kv_dtype_calibrated = flags.kv_dtype == "calibrated";
+  if (!options.kv_dtype_calibrated) options.kv_dtype = quant::parse_kv_dtype(flags.kv_dtype);
+  options.kv_high_precision.calibrated = flags.kv_high_precision_layers == "auto";
+  if (!options.kv_high_precision.calibrated) {
+    expects(parse_layers(flags.kv_high_precision_layers, options.kv_high_precision.boundary_layers),
+            "--kv-high-precision-layers: a number of layers, or auto");
+  }
+  if (!flags.kv_calibration.empty()) {
+    options.kv_calibration = engine::read_kv_calibration(flags.kv_calibration);
+  } else if (options.kv_dtype_calibrated || options.kv_high_precision.calibrated) {
+    throw InvalidArgument(
+        "--kv-dtype calibrated and --kv-high-precision-layers auto need --kv-calibration FILE, which "
+        "`metrale calibrate` writes");
+  }
   options.compute = compute_type(flags);
   options.fast = flags.fast;
   options.prefix_caching = flags.prefix_caching;

@@ -49,6 +49,8 @@ int run(int argc, char** argv) {
   add("generate", "Continue a prompt with a model", with_environment(add_generate));
   add("batch", "Answer a file of requests into a file of results", with_environment(add_batch));
   add("score", "Say how likely a model finds a text", with_environment(add_score));
+  add("calibrate", "Measure what a model's KV cache needs, and choose its formats",
+      with_environment(add_calibrate));
   add("plan", "Say what a model takes of a device's memory, and what fits", add_plan);
   add("synth", "Write a model with seeded random weights", with_environment(add_synth));
   add("replay", "Run a trace of requests and say how long they took", with_environment(add_replay));

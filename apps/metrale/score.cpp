@@ -44,6 +44,7 @@ struct ScoreFlags {
   bool no_special_tokens = false;
   bool json = false;
   bool per_token = false;
+  bool no_reference = false;
   std::string output;
   EngineFlags engine;
   DeviceFlags device;
@@ -61,7 +62,15 @@ struct Totals {
   std::uint64_t scored = 0;
   std::uint64_t greedy = 0;
   double log_likelihood = 0;
+  // Beside the model with a BF16 cache.
+  bool has_reference = false;
+  double divergence = 0;
+  std::uint64_t same_top = 0;
 
+  [[nodiscard]] double mean_divergence() const { return divergence / static_cast<double>(scored); }
+  [[nodiscard]] double same_top_share() const {
+    return static_cast<double>(same_top) / static_cast<double>(scored);
+  }
   [[nodiscard]] double perplexity() const { return std::exp(-log_likelihood / static_cast<double>(scored)); }
 };
 
@@ -137,6 +146,10 @@ ordered_json summary(const ScoreFlags& flags, const Job& job, const Totals& tota
   json["greedy_tokens"] = totals.greedy;
   json["log_likelihood"] = totals.log_likelihood;
   json["perplexity"] = totals.perplexity();
+  if (totals.has_reference) {
+    json["mean_kl_divergence"] = totals.mean_divergence();
+    json["same_top"] = totals.same_top_share();
+  }
   return json;
 }
 
@@ -153,14 +166,32 @@ std::string summary_text(const ScoreFlags& flags, const Job& job, const Totals& 
   }
   text += fmt::format("log-likelihood  {:.6f}\n", totals.log_likelihood);
   text += fmt::format("perplexity      {:.6f}\n", totals.perplexity());
+  if (totals.has_reference) {
+    text +=
+        fmt::format("KL divergence   {:.6f} nats a token from the bf16 cache\n", totals.mean_divergence());
+    text += fmt::format("same top token  {:.3f} %\n", 100 * totals.same_top_share());
+  }
   return text;
 }
 
+// A cache in another format than bf16 is.
+bool is_compared(const engine::Engine& engine, const ScoreFlags& flags) {
+  if (flags.no_reference) return false;
+  for (std::uint32_t i = 0; i < engine.cache().num_layers(); ++i) {
+    const auto dtype = engine.cache().dtype_for_layer(LayerId(static_cast<LayerId::Value>(i)));
+    if (dtype != quant::KvDtype{}) return true;
+  }
+  return false;
+}
+
 // Scores every window in order, writing a line a token where asked.
-Totals run_job(engine::Engine& engine, const Job& job, const engine::Tokenizer& tokenizer, bool per_token,
-               Output& output) {
-  engine::Scorer scorer(engine);
+Totals run_job(engine::Engine& engine, const Job& job, const engine::Tokenizer& tokenizer,
+               const ScoreFlags& flags, Output& output) {
+  std::optional<engine::Bf16Reference> reference;
+  if (is_compared(engine, flags)) reference.emplace(engine);
+  engine::Scorer scorer(engine, reference ? &*reference : nullptr);
   Totals totals;
+  totals.has_reference = reference.has_value();
   for (const engine::ScoreWindow& window : job.windows) {
     const auto tokens = std::span(job.tokens).subspan(window.begin, window.end - window.begin);
     const auto scores =
@@ -169,13 +200,17 @@ Totals run_job(engine::Engine& engine, const Job& job, const engine::Tokenizer& 
       const engine::TokenScore& score = scores[i];
       totals.log_likelihood += score.log_prob;
       totals.greedy += score.is_greedy() ? 1 : 0;
-      if (!per_token) continue;
+      totals.divergence += score.divergence;
+      totals.same_top += score.greedy == score.reference_greedy ? 1 : 0;
+      if (!flags.per_token) continue;
       const bool has_text = static_cast<std::size_t>(score.token) < tokenizer.vocab_size();
-      output.write(line({{"index", window.first_target + i},
-                         {"token", score.token},
-                         {"text", has_text ? tokenizer.token_bytes(score.token) : ""},
-                         {"log_prob", score.log_prob},
-                         {"is_greedy", score.is_greedy()}}));
+      ordered_json json{{"index", window.first_target + i},
+                        {"token", score.token},
+                        {"text", has_text ? tokenizer.token_bytes(score.token) : ""},
+                        {"log_prob", score.log_prob},
+                        {"is_greedy", score.is_greedy()}};
+      if (reference) json["kl_divergence"] = score.divergence;
+      output.write(line(json));
     }
     totals.scored += scores.size();
   }
@@ -199,7 +234,7 @@ int score(const ScoreFlags& flags, const runtime::Environment& environment) {
   };
   engine::Engine engine(*backend, flags.model, options, clock);
   progress.clear();
-  const Totals totals = run_job(engine, job, tokenizer, flags.per_token, output);
+  const Totals totals = run_job(engine, job, tokenizer, flags, output);
   engine.close();
   const bool as_json = flags.json || flags.per_token;
   output.write(as_json ? line(summary(flags, job, totals)) : summary_text(flags, job, totals));
@@ -231,8 +266,11 @@ Action add_score(CLI::App& command, const runtime::Environment& environment) {
   command.add_flag("--json", flags->json, "One JSON object");
   command.add_flag("--per-token", flags->per_token,
                    "One JSON object a scored token, and the summary as the last");
+  command.add_flag("--no-reference", flags->no_reference,
+                   "Do not compare with a bf16 cache where the KV cache has another format");
   command.add_option("-o,--output", flags->output, "Write to a file, which appears when it is complete");
   add_engine_flags(command, flags->engine);
+  add_kv_calibration_flags(command, flags->engine);
   add_compute_flags(command, flags->engine);
   add_device_flags(command, flags->device);
   return [flags, environment] { return score(*flags, environment); };

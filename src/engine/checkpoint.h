@@ -30,11 +30,6 @@ struct TensorNaming {
 // By the name that the embedding has; the plain one where there is none.
 [[nodiscard]] TensorNaming find_naming(const weights::ModelDirectory& directory);
 
-// The element type that a checkpoint computes in when nobody says otherwise: FP32 for FP32 and FP16, else
-// BF16.
-[[nodiscard]] quant::ElementType default_compute(const ModelConfig& config,
-                                                 const weights::ModelDirectory& directory);
-
 // The type that holds every matrix exactly: the one that all have, else FP32 (FP8 times a scale is that).
 [[nodiscard]] quant::ElementType exact_matrix_type(const WeightPlan& plan,
                                                    const weights::ModelDirectory& directory);

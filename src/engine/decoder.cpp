@@ -10,9 +10,9 @@
 #include <metrale/engine/decoder.h>
 #include <metrale/kernels/attention.h>
 #include <metrale/kernels/flashinfer.h>
-#include <metrale/quant/hadamard.h>
 
 #include "engine/decoder_kernels.h"
+#include "engine/kv_constants.h"
 
 namespace metrale::engine {
 
@@ -22,10 +22,6 @@ using quant::ElementType;
 namespace {
 
 constexpr std::uint32_t kNoBlock = ~std::uint32_t{0};
-
-// Of the signs that keep a rotated side's numbers alike whatever the model puts into its channels; part of
-// what a block's bytes mean.
-constexpr std::uint64_t kRotationSeed = 42;
 
 void check_kv_format(const gpu::GpuBackend& gpu, quant::KvFormat format, std::uint32_t head_dim) {
   const std::string why = why_no_kv_format(format, head_dim, gpu.capabilities().host_memory_is_device_memory);
@@ -72,18 +68,18 @@ gpu::ArenaModel arena_model(const ModelConfig& config, ElementType compute,
   return model;
 }
 
-std::vector<float> decoder_constants(const ModelConfig& config) {
+std::vector<float> rope_frequencies(const ModelConfig& config) {
   std::vector<float> constants = rope_inverse_frequencies(config.rope, config.head_dim);
   if (config.local_rope) {
     const std::vector<float> local = rope_inverse_frequencies(*config.local_rope, config.head_dim);
     constants.insert(constants.end(), local.begin(), local.end());
   }
-  for (std::uint32_t head = 0; head < config.num_kv_heads; ++head) {
-    for (std::uint32_t dim = 0; dim < config.head_dim; ++dim) {
-      constants.push_back(quant::diagonal_sign(kRotationSeed, dim));
-    }
-  }
   return constants;
+}
+
+std::uint64_t decoder_constant_bytes(const ModelConfig& config) {
+  const KvConstantsLayout layout(config.num_kv_heads, config.head_dim);
+  return (rope_frequencies(config).size() + config.num_layers * layout.layer_floats) * sizeof(float);
 }
 
 kernels::StepLayout largest_step(const gpu::EngineLimits& limits) {
@@ -96,18 +92,18 @@ std::string why_no_kv_format(quant::KvFormat format, std::uint32_t head_dim, boo
   const quant::KvFormatInfo& info = quant::kv_format_info(format);
   if (!quant::kv_format_takes(format, head_dim))
     return fmt::format("it has no vectors of head_dim {}", head_dim);
-  if (info.scaled) return "nothing measures its scales yet";
   if (!info.on_cuda && !on_cpu) return "the CPU alone has kernels for it";
   return {};
 }
 
-kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size, quant::KvDtype dtype) {
+kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size, quant::KvDtype dtype,
+                            std::vector<quant::KvDtype> layers) {
   return {.block_size = block_size,
           .num_layers = config.num_layers,
           .dims = {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim},
           .dtype = dtype,
           .layer_dims = {},
-          .layer_dtypes = {},
+          .layer_dtypes = std::move(layers),
           .cache_blocks_per_seq = {}};
 }
 
@@ -131,10 +127,16 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   }
   options_.use_graphs = options.use_graphs && gpu.capabilities().graphs;
   if (options.attention == AttentionKernel::kFlashInfer) check_flashinfer(gpu, config, cache, options_);
+  std::vector<quant::KvDtype> dtypes;
   for (std::uint32_t i = 0; i < cache.num_layers(); ++i) {
-    const quant::KvDtype dtype = cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i)));
-    check_kv_format(gpu, dtype.k, config.head_dim);
-    check_kv_format(gpu, dtype.v, config.head_dim);
+    dtypes.push_back(cache.dtype_for_layer(LayerId(static_cast<LayerId::Value>(i))));
+    check_kv_format(gpu, dtypes.back().k, config.head_dim);
+    check_kv_format(gpu, dtypes.back().v, config.head_dim);
+  }
+  const KvCalibration* calibration = options.kv_calibration;
+  if (calibration != nullptr) calibration->check_fits(config);
+  if (calibration == nullptr && needs_kv_scales(dtypes)) {
+    throw InvalidArgument("the decoder: fp8 and nvfp4 need a KV calibration, whose ranges make their scales");
   }
   host_step_ = gpu::PinnedBuffer(gpu, largest_.total_bytes);
   host_tokens_ = gpu::PinnedBuffer(gpu, std::size_t{max_logit_rows_} * 4);
@@ -142,7 +144,12 @@ Decoder::Decoder(gpu::GpuBackend& gpu, const ModelConfig& config, const ModelWei
   host_tables_.assign(std::size_t{limits.max_batch_size} * table_stride_, kNoBlock);
   stream_ = gpu::make_stream(gpu);
   kernels_ = std::make_unique<Kernels>(gpu, options);
-  const std::vector<float> constants = decoder_constants(config);
+  std::vector<float> constants = rope_frequencies(config);
+  const std::vector<float> of_kv = kv_constants(config, dtypes, calibration);
+  kv_constants_at_ = constants.size();
+  has_kv_mean_ = calibration != nullptr;
+  kv_fingerprint_ = engine::kv_fingerprint(config, limits.block_size, dtypes, of_kv);
+  constants.insert(constants.end(), of_kv.begin(), of_kv.end());
   constants_ = gpu::DeviceBuffer(gpu, constants.size() * sizeof(float));
   gpu.copy_h2d_blocking(constants_.ptr(), std::as_bytes(std::span(constants)));
 }
@@ -284,7 +291,7 @@ void Decoder::run(std::span<const StepSequence> batch) {
   wait();  // the last step's copy reads the staging buffer
   const bool single_tokens = std::ranges::all_of(
       batch, [](const StepSequence& s) { return s.tokens.size() == 1 && s.logit_rows == 1; });
-  has_tokens_ = single_tokens && options_.use_graphs;
+  has_tokens_ = single_tokens && options_.use_graphs && probe_ == nullptr;
   in_flight_ = true;
   if (has_tokens_) {
     run_graph(batch);

@@ -7,7 +7,9 @@
 #include <metrale/engine/decoder.h>
 #include <metrale/quant/float_convert.h>
 
+#include "engine/convert_elements.h"
 #include "engine/decoder_kernels.h"
+#include "engine/kv_constants.h"
 
 namespace metrale::engine {
 
@@ -107,17 +109,18 @@ void Decoder::launch_rope_tables(std::uint32_t max_rows) {
   }
 }
 
-DevicePtr Decoder::rotation_diagonal() const {
-  const std::uint64_t half = config_->head_dim / 2;
-  return constants_.ptr().offset((config_->local_rope ? 2 * half : half) * sizeof(float));
+DevicePtr Decoder::kv_constant(std::size_t layer, std::size_t offset) const {
+  const KvConstantsLayout layout(config_->num_kv_heads, config_->head_dim);
+  return constants_.ptr().offset((kv_constants_at_ + layer * layout.layer_floats + offset) * sizeof(float));
 }
 
 // Of the query heads: into the basis of rotated keys, or out of that of rotated values.
-void Decoder::launch_rotation(DevicePtr heads, std::uint32_t stride, bool inverse, std::uint32_t max_rows) {
+void Decoder::launch_rotation(DevicePtr heads, DevicePtr diagonal, std::uint32_t stride, bool inverse,
+                              std::uint32_t max_rows) {
   kernels_->rotate_heads(stream_.ref(),
                          {.rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens)),
                           .data = heads.address(),
-                          .diagonal = rotation_diagonal().address(),
+                          .diagonal = diagonal.address(),
                           .max_rows = max_rows,
                           .stride = stride,
                           .num_heads = config_->num_q_heads,
@@ -214,6 +217,16 @@ void Decoder::launch_rope(std::size_t layer, DevicePtr q, DevicePtr k, std::uint
                   .type = options_.compute});
 }
 
+void Decoder::show_probe(std::size_t layer) {
+  const auto* counts = reinterpret_cast<const kernels::StepCounts*>(host_step_.data() + layout_.counts);
+  const std::size_t elements = std::size_t{counts->num_tokens} * qkv_width(*config_);
+  std::vector<std::byte> stored(elements * quant::element_bytes(options_.compute));
+  gpu_->copy_d2h_on_stream(stored, arena_.ptr(&ArenaSizes::qkv_output), stream_.ref());
+  probed_.resize(elements);
+  convert_elements(stored, options_.compute, std::as_writable_bytes(std::span(probed_)), ElementType::kF32);
+  probe_->take(static_cast<std::uint32_t>(layer), counts->num_tokens, probed_);
+}
+
 void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
   const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
   const LayerId kv_layer(static_cast<LayerId::Value>(layer));
@@ -224,8 +237,14 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
   const DevicePtr k = q.offset(std::uint64_t{config_->num_q_heads} * config_->head_dim * element);
   const DevicePtr v = k.offset(std::uint64_t{config_->num_kv_heads} * config_->head_dim * element);
   launch_rope(layer, q, k, max_rows);
-  const kernels::KvSideParams rotation{
-      .scales = 0, .diagonal = rotation_diagonal().address(), .mean = 0};  // of formats that rotate
+  if (probe_ != nullptr) show_probe(layer);
+  const KvConstantsLayout at(config_->num_kv_heads, config_->head_dim);
+  const kernels::KvSideParams k_params{.scales = kv_constant(layer, at.k_scales).address(),
+                                       .diagonal = kv_constant(layer, at.k_diagonal).address(),
+                                       .mean = has_kv_mean_ ? kv_constant(layer, at.k_mean).address() : 0};
+  const kernels::KvSideParams v_params{.scales = kv_constant(layer, at.v_scales).address(),
+                                       .diagonal = kv_constant(layer, at.v_diagonal).address(),
+                                       .mean = 0};
   kernels_->kv_write(stream_.ref(), {.rows = rows,
                                      .k = k.address(),
                                      .v = v.address(),
@@ -242,11 +261,11 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                                      .k_format = dtype.k,
                                      .v_format = dtype.v,
                                      .reserved = 0,
-                                     .k_params = rotation,
-                                     .v_params = rotation});
+                                     .k_params = k_params,
+                                     .v_params = v_params});
   const bool k_rotated = quant::kv_format_info(dtype.k).rotated;
   const bool v_rotated = quant::kv_format_info(dtype.v).rotated;
-  if (k_rotated) launch_rotation(q, width, /*inverse=*/false, max_rows);
+  if (k_rotated) launch_rotation(q, kv_constant(layer, at.q_diagonal), width, /*inverse=*/false, max_rows);
   // A step of a graph has one token a sequence.
   const auto& attention = kernels_->attention_of(has_tokens_, config_->layer_windows[layer]);
   attention(stream_.ref(), {.counts = step_address(layout_.counts),
@@ -275,11 +294,11 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                             .scale = static_cast<float>(config_->attention_scale),
                             .window = config_->layer_windows[layer],
                             .reserved = 0,
-                            .k_scales = 0,
-                            .v_scales = 0});
+                            .k_scales = k_params.scales,
+                            .v_scales = v_params.scales});
   if (v_rotated) {
-    launch_rotation(arena_.ptr(&ArenaSizes::attn_output), config_->num_q_heads * config_->head_dim,
-                    /*inverse=*/true, max_rows);
+    launch_rotation(arena_.ptr(&ArenaSizes::attn_output), kv_constant(layer, at.out_diagonal),
+                    config_->num_q_heads * config_->head_dim, /*inverse=*/true, max_rows);
   }
 }
 

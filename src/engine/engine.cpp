@@ -15,6 +15,7 @@
 #include "engine/answer.h"
 #include "engine/checkpoint.h"
 #include "engine/engine_metrics.h"
+#include "engine/kv_load_scales.h"
 
 namespace metrale::engine {
 namespace {
@@ -75,13 +76,26 @@ Engine::Engine(gpu::GpuBackend& gpu, const std::string& model_directory, const E
   const weights::ModelDirectory directory = weights::ModelDirectory::open(model_directory);
   compute_ = options.compute.value_or(default_compute(config_, directory));
   weights_ = std::make_unique<ModelWeights>(gpu, config_, directory, compute_, options.progress);
-  cache_ = std::make_unique<kv::PagedKvCache>(kv_config(config_, limits_.block_size, options.kv_dtype),
-                                              resolve_kv_blocks(options, limits_), gpu);
-  decoder_ = std::make_unique<Decoder>(gpu, config_, *weights_, limits_, *cache_,
-                                       DecoderOptions{.compute = compute_,
-                                                      .use_graphs = options.use_graphs,
-                                                      .fast = options.fast,
-                                                      .attention = options.attention});
+  calibration_ = options.kv_calibration;
+  if (calibration_) calibration_->check_fits(config_);
+  const std::vector<quant::KvDtype> kv_dtypes = resolve_kv_dtypes(
+      config_.num_layers, options.kv_dtype_calibrated ? std::nullopt : std::optional(options.kv_dtype),
+      options.kv_high_precision, calibration_ ? &*calibration_ : nullptr);
+  if (!calibration_ && needs_kv_scales(kv_dtypes)) {
+    calibration_ = measure_kv_ranges({gpu, config_, *weights_, compute_}, model_directory, tokenizer_,
+                                     limits_.max_seq_len);
+  }
+  cache_ = std::make_unique<kv::PagedKvCache>(
+      kv_config(config_, limits_.block_size,
+                options.kv_dtype_calibrated ? kv_dtypes.front() : options.kv_dtype, kv_dtypes),
+      resolve_kv_blocks(options, limits_), gpu);
+  decoder_ =
+      std::make_unique<Decoder>(gpu, config_, *weights_, limits_, *cache_,
+                                DecoderOptions{.compute = compute_,
+                                               .use_graphs = options.use_graphs,
+                                               .fast = options.fast,
+                                               .attention = options.attention,
+                                               .kv_calibration = calibration_ ? &*calibration_ : nullptr});
   prefixes_ = make_prefix_cache(options.prefix_caching, *cache_, clock);
   scheduler_ = std::make_unique<Scheduler>(SchedulerConfig{.limits = limits_,
                                                            .max_prompt_chunk = options.max_prompt_chunk,

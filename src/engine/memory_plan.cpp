@@ -25,7 +25,7 @@ class Sizer {
         memory_bytes_(request.memory_bytes),
         weight_bytes_(plan_weights(config, types.matrix_type).total_bytes),
         on_cpu_(request.on_cpu),
-        constant_bytes_(decoder_constants(config).size() * sizeof(float)) {}
+        constant_bytes_(decoder_constant_bytes(config)) {}
 
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
   [[nodiscard]] bool on_cpu() const { return on_cpu_; }

@@ -50,7 +50,28 @@ void check_text(std::span<const std::int32_t> tokens, std::size_t first_target, 
   }
 }
 
+// The last rows of `scores` are those of `logits`.
+void compare(std::span<const float> reference, std::span<const float> logits, std::size_t vocab,
+             std::vector<TokenScore>& scores) {
+  const std::size_t rows = logits.size() / vocab;
+  for (std::size_t i = 0; i < rows; ++i) {
+    TokenScore& score = scores[scores.size() - rows + i];
+    const std::span<const float> row = reference.subspan(i * vocab, vocab);
+    score.divergence = logit_divergence(row, logits.subspan(i * vocab, vocab));
+    score.reference_greedy = static_cast<std::int32_t>(std::ranges::max_element(row) - row.begin());
+  }
+}
+
 }  // namespace
+
+Bf16Reference::Bf16Reference(Engine& engine)
+    : limits_{.max_seq_len = engine.limits().max_seq_len,
+              .max_batch_size = 1,
+              .max_batch_tokens = engine.limits().max_batch_tokens,
+              .block_size = engine.limits().block_size},
+      cache_(kv_config(engine.config(), limits_.block_size, {}), limits_.blocks_per_seq(), engine.gpu()),
+      decoder_(engine.gpu(), engine.config(), engine.weights(), limits_, cache_,
+               {.compute = engine.compute(), .use_graphs = false}) {}
 
 TokenScore score_logits(std::span<const float> logits, std::int32_t token) {
   if (token < 0 || static_cast<std::size_t>(token) >= logits.size()) {
@@ -73,6 +94,23 @@ TokenScore score_logits(std::span<const float> logits, std::int32_t token) {
   return {.token = token,
           .greedy = static_cast<std::int32_t>(best),
           .log_prob = double{logits[static_cast<std::size_t>(token)]} - max - std::log(sum)};
+}
+
+double logit_divergence(std::span<const float> reference, std::span<const float> logits) {
+  const double reference_max = *std::ranges::max_element(reference);
+  const double max = *std::ranges::max_element(logits);
+  double reference_sum = 0;
+  double sum = 0;
+  double difference = 0;  // of the logits, weighted by what the reference makes of them
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double weight = std::exp(double{reference[i]} - reference_max);
+    reference_sum += weight;
+    sum += std::exp(double{logits[i]} - max);
+    if (weight > 0) difference += weight * (double{reference[i]} - double{logits[i]});
+  }
+  const double divergence =
+      difference / reference_sum + (max + std::log(sum)) - (reference_max + std::log(reference_sum));
+  return std::max(0.0, divergence);  // of equal rows it is rounding alone
 }
 
 std::vector<ScoreWindow> score_windows(std::size_t num_tokens, std::size_t window, std::size_t stride,
@@ -106,6 +144,11 @@ std::vector<TokenScore> Scorer::score(std::span<const std::int32_t> tokens, std:
   const std::size_t run_tokens = tokens.size() - 1;
   const BlockLease lease(engine_->cache(), ceil_div<std::size_t>(run_tokens, engine_->limits().block_size));
   decoder.set_blocks(0, 0, lease.blocks());
+  std::optional<BlockLease> reference_lease;
+  if (reference_ != nullptr) {
+    reference_lease.emplace(reference_->cache_, lease.blocks().size());
+    reference_->decoder_.set_blocks(0, 0, reference_lease->blocks());
+  }
 
   std::vector<TokenScore> scores;
   scores.reserve(tokens.size() - first_target);
@@ -114,18 +157,23 @@ std::vector<TokenScore> Scorer::score(std::span<const std::int32_t> tokens, std:
     if (keep_going && !keep_going()) throw Cancelled("the scoring was cancelled");
     const bool is_context = done < first_row;
     const std::size_t left = is_context ? first_row - done : run_tokens - done;
-    const std::size_t most = is_context ? engine_->limits().max_batch_tokens : decoder.max_logit_rows();
+    const std::uint32_t logit_rows =
+        reference_ == nullptr ? decoder.max_logit_rows()
+                              : std::min(decoder.max_logit_rows(), reference_->decoder_.max_logit_rows());
+    const std::size_t most = is_context ? engine_->limits().max_batch_tokens : logit_rows;
     const std::size_t length = std::min(left, most);
     const StepSequence part{.table_row = 0,
                             .start = static_cast<std::uint32_t>(done),
                             .tokens = tokens.subspan(done, length),
                             .logit_rows = is_context ? 0U : static_cast<std::uint32_t>(length)};
     decoder.run(std::span(&part, 1));
+    if (reference_ != nullptr) reference_->decoder_.run(std::span(&part, 1));
     if (!is_context) {
       const std::span<const float> logits = decoder.read_logits();
       for (std::size_t i = 0; i < length; ++i) {
         scores.push_back(score_logits(logits.subspan(i * vocab, vocab), tokens[done + i + 1]));
       }
+      if (reference_ != nullptr) compare(reference_->decoder_.read_logits(), logits, vocab, scores);
     }
     done += length;
   }

@@ -99,9 +99,11 @@ TEST_F(Plan, AnotherFormatThatFitsIsNamed) {
   const std::uint64_t bf16 = document({"--memory", "1G", "--max-batch-size", "8"})["kv"][0]["total_bytes"];
   const std::vector<std::string> flags{"--memory", std::to_string(bf16), "--max-batch-size",
                                        "8",        "--kv-dtype",         "fp32"};
-  EXPECT_THAT(plan(flags).out, HasSubstr("\n  --kv-dtype bf16 or fp16 or turbo8 or turbo8i\n"));
+  EXPECT_THAT(
+      plan(flags).out,
+      HasSubstr("\n  --kv-dtype bf16 or fp16 or fp8 or nvfp4 or turbo8 or turbo8i or nvfp4_searched\n"));
   EXPECT_EQ(document(flags)["kv"][0]["advice"]["kv_dtypes"],
-            json::array({"bf16", "fp16", "turbo8", "turbo8i"}));
+            json::array({"bf16", "fp16", "fp8", "nvfp4", "turbo8", "turbo8i", "nvfp4_searched"}));
 }
 
 TEST_F(Plan, ConfigurationIsEnough) {

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include <metrale/base/ids.h>
+#include <metrale/engine/attention_probe.h>
+#include <metrale/engine/kv_calibration.h>
 #include <metrale/engine/model_config.h>
 #include <metrale/engine/model_weights.h>
 #include <metrale/gpu/arena.h>
@@ -47,6 +49,8 @@ struct DecoderOptions {
   // the batch.
   bool fast = false;
   AttentionKernel attention = AttentionKernel::kNative;
+  // Scales, equaliser and mean of the cache's formats; read at construction. fp8 and nvfp4 need one.
+  const KvCalibration* kv_calibration = nullptr;
 };
 
 // The sizes that a decoder of this model takes from its arena. `linear_workspace_bytes` as the backend's
@@ -54,16 +58,17 @@ struct DecoderOptions {
 [[nodiscard]] gpu::ArenaModel arena_model(const ModelConfig& config, quant::ElementType compute,
                                           std::uint64_t linear_workspace_bytes = 0);
 // What the decoder keeps on the device beside its arena: float[1 or 2][head_dim / 2], the frequencies of the
-// rotary embedding, then those of layers with angles of their own; and float[num_kv_heads][head_dim], the
-// diagonal of the rotation of keys and values.
-[[nodiscard]] std::vector<float> decoder_constants(const ModelConfig& config);
+// rotary embedding, then those of layers with angles of their own.
+[[nodiscard]] std::vector<float> rope_frequencies(const ModelConfig& config);
+// All of it: the frequencies, and for each layer the scales, diagonals and means of its cache's formats.
+[[nodiscard]] std::uint64_t decoder_constant_bytes(const ModelConfig& config);
 // What says to the device what a step does, for the largest step within these limits.
 [[nodiscard]] kernels::StepLayout largest_step(const gpu::EngineLimits& limits);
 // Why the decoder cannot keep keys or values in a format; empty where it can.
 [[nodiscard]] std::string why_no_kv_format(quant::KvFormat format, std::uint32_t head_dim, bool on_cpu);
-// The KV cache that this model needs.
+// The KV cache that this model needs; `layers` overrides `dtype` where it has an entry a layer.
 [[nodiscard]] kv::KvCacheConfig kv_config(const ModelConfig& config, std::uint32_t block_size,
-                                          quant::KvDtype dtype);
+                                          quant::KvDtype dtype, std::vector<quant::KvDtype> layers = {});
 
 class Decoder {
  public:
@@ -92,6 +97,12 @@ class Decoder {
   // Blocking: [logit row][vocab_size], valid until the next run.
   [[nodiscard]] std::span<const float> read_logits();
 
+  // From the next step on, `probe` sees what attention works on, and steps are launched kernel by kernel,
+  // each waited for in every layer. Null: no more. It outlives its use.
+  void set_probe(AttentionProbe* probe) { probe_ = probe; }
+
+  // Equal where blocks of two caches mean the same by the same bytes.
+  [[nodiscard]] std::uint64_t kv_fingerprint() const { return kv_fingerprint_; }
   // Most logit rows that one step can give.
   [[nodiscard]] std::uint32_t max_logit_rows() const { return max_logit_rows_; }
   [[nodiscard]] std::uint64_t arena_bytes() const { return arena_.sizes().total_bytes(); }
@@ -130,9 +141,12 @@ class Decoder {
                      quant::ElementType out_type, std::uint32_t max_rows, std::uint32_t in_stride = 0);
   void launch_norm(std::uint64_t rows, DevicePtr in, DevicePtr weight, DevicePtr out,
                    quant::ElementType out_type, std::uint32_t max_rows);
-  void launch_rotation(DevicePtr heads, std::uint32_t stride, bool inverse, std::uint32_t max_rows);
+  void launch_rotation(DevicePtr heads, DevicePtr diagonal, std::uint32_t stride, bool inverse,
+                       std::uint32_t max_rows);
+  void show_probe(std::size_t layer);
   [[nodiscard]] DevicePtr local_rope_table() const;
-  [[nodiscard]] DevicePtr rotation_diagonal() const;
+  // The layer's own of src/engine/kv_constants.h, `offset` floats in.
+  [[nodiscard]] DevicePtr kv_constant(std::size_t layer, std::size_t offset) const;
   [[nodiscard]] std::uint64_t step_address(std::size_t offset) const {
     return arena_.ptr(&gpu::ArenaSizes::step).address() + offset;
   }
@@ -146,7 +160,12 @@ class Decoder {
   kernels::StepLayout largest_;  // of any step
   kernels::StepLayout layout_;   // of the current step
   gpu::BufferArena arena_;
-  gpu::DeviceBuffer constants_;  // decoder_constants()
+  gpu::DeviceBuffer constants_;      // decoder_constant_bytes()
+  std::size_t kv_constants_at_ = 0;  // floats before the first layer's
+  bool has_kv_mean_ = false;
+  std::uint64_t kv_fingerprint_ = 0;
+  AttentionProbe* probe_ = nullptr;
+  std::vector<float> probed_;  // scratch of it
   gpu::PinnedBuffer host_step_;
   gpu::PinnedBuffer host_tokens_;
   gpu::PinnedBuffer host_logits_;

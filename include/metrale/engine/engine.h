@@ -21,6 +21,7 @@
 #include <metrale/base/clock.h>
 #include <metrale/base/metrics.h>
 #include <metrale/engine/decoder.h>
+#include <metrale/engine/kv_calibration.h>
 #include <metrale/engine/model_config.h>
 #include <metrale/engine/model_weights.h>
 #include <metrale/engine/request.h>
@@ -54,6 +55,11 @@ struct EngineOptions {
   std::uint32_t max_batch_tokens = 512;
   std::uint32_t block_size = 16;
   quant::KvDtype kv_dtype;
+  bool kv_dtype_calibrated = false;  // each layer's as kv_calibration says, instead
+  KvHighPrecision kv_high_precision;
+  // Of this model. Without one, the ranges that fp8 and nvfp4 need are measured on a built-in text of 512
+  // tokens as the model loads.
+  std::optional<KvCalibration> kv_calibration;
   std::uint32_t kv_blocks = 0;                // 0: enough for max_batch_size sequences of max_seq_len
   std::optional<quant::ElementType> compute;  // none: FP32 for FP32 and FP16 checkpoints, else BF16
   std::uint32_t max_prompt_chunk = 0;         // 0: what the token budget leaves
@@ -101,6 +107,8 @@ class Engine {
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const gpu::EngineLimits& limits() const { return limits_; }
   [[nodiscard]] quant::ElementType compute() const { return compute_; }
+  [[nodiscard]] gpu::GpuBackend& gpu() { return *gpu_; }
+  [[nodiscard]] const ModelWeights& weights() const { return *weights_; }
   [[nodiscard]] const kv::PagedKvCache& cache() const { return *cache_; }
   [[nodiscard]] std::uint64_t weight_bytes() const { return weights_->size_bytes(); }
   [[nodiscard]] std::uint64_t arena_bytes() const { return decoder_->arena_bytes(); }
@@ -152,6 +160,7 @@ class Engine {
   quant::ElementType compute_ = quant::ElementType::kBf16;
   const Tokenizer* tokenizer_ = nullptr;
   std::unique_ptr<ModelWeights> weights_;
+  std::optional<KvCalibration> calibration_;
   std::unique_ptr<kv::PagedKvCache> cache_;
   std::unique_ptr<Decoder> decoder_;
 

@@ -39,6 +39,11 @@ struct LayerWeights {
   LinearWeights down;
 };
 
+// The element type that a checkpoint computes in when nobody says otherwise: FP32 for FP32 and FP16, else
+// BF16.
+[[nodiscard]] quant::ElementType default_compute(const ModelConfig& config,
+                                                 const weights::ModelDirectory& directory);
+
 struct WeightPlan;
 
 class ModelWeights final : public gpu::ModelResource {

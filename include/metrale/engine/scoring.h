@@ -17,12 +17,19 @@ struct TokenScore {
   std::int32_t token = 0;
   std::int32_t greedy = 0;  // the most likely token in its place; the lowest id of several
   double log_prob = 0;      // natural logarithm; -inf where the model bans the token
+  // Beside a reference: the KL divergence from its distribution, in nats, and its most likely token.
+  double divergence = 0;
+  std::int32_t reference_greedy = 0;
   [[nodiscard]] bool is_greedy() const { return token == greedy; }
 };
 
 // One row of logits against the token that followed: log-softmax in double precision. Throws InvalidArgument
 // for a token outside the row, DeviceError where a logit is NaN or +inf, or all are -inf.
 [[nodiscard]] TokenScore score_logits(std::span<const float> logits, std::int32_t token);
+
+// KL divergence, in nats, of softmax(logits) from softmax(reference): Σ p (log p - log q), in double
+// precision. Rows of one length, all finite but for -inf, which both have in the same places.
+[[nodiscard]] double logit_divergence(std::span<const float> reference, std::span<const float> logits);
 
 // Tokens [begin, end) of a text are run together; [first_target, end) are scored.
 struct ScoreWindow {
@@ -39,14 +46,28 @@ struct ScoreWindow {
 [[nodiscard]] std::vector<ScoreWindow> score_windows(std::size_t num_tokens, std::size_t window,
                                                      std::size_t stride, std::size_t max_windows = 0);
 
+// The engine's model with a cache in BF16, whose blocks are its own: what quantised caches are compared with.
+class Bf16Reference {
+ public:
+  // Texts of at most max_seq_len tokens of the engine, which outlives it. Throws OutOfMemory.
+  explicit Bf16Reference(Engine& engine);
+
+ private:
+  friend class Scorer;
+  gpu::EngineLimits limits_;
+  kv::PagedKvCache cache_;
+  Decoder decoder_;
+};
+
 // Scores texts on an engine that has no requests meanwhile. Threads: one caller, the engine's.
 class Scorer {
  public:
   // A false return stops with Cancelled; asked before every step.
   using KeepGoing = std::function<bool()>;
 
-  // The engine outlives the scorer.
-  explicit Scorer(Engine& engine) : engine_(&engine) {}
+  // Both outlive the scorer. `reference` null: scores have no divergence.
+  explicit Scorer(Engine& engine, Bf16Reference* reference = nullptr)
+      : engine_(&engine), reference_(reference) {}
 
   // Blocking: the scores of tokens[first_target], tokens[first_target + 1], … given everything before each.
   // At most max_seq_len + 1 tokens: the last one is predicted, not run. Logits are read in parts of what one
@@ -58,6 +79,7 @@ class Scorer {
 
  private:
   Engine* engine_;
+  Bf16Reference* reference_;
 };
 
 }  // namespace metrale::engine

@@ -177,7 +177,7 @@ TEST_F(EngineTest, FormatThatTheModelOrTheEngineCannotHaveIsUnsupported) {
                 ThrowsMessage<Unsupported>(testing::HasSubstr(why)));
   };
   refused("turbo4", "no vectors of head_dim");
-  refused("bf16:nvfp4", "nothing measures its scales");
+  refused("bf16:turbo2", "no vectors of head_dim");
 }
 
 TEST_F(EngineTest, DecodeStepsReplayOneGraphABucket) {

@@ -20,7 +20,8 @@ struct ExactnessCase {
   std::string model;
   ElementType compute;
   KvFormat kv;
-  std::uint32_t window = 0;  // in place of the model's own
+  std::uint32_t window = 0;    // in place of the model's own
+  std::uint32_t head_dim = 0;  // likewise
   friend void PrintTo(const ExactnessCase& c, std::ostream* os) {
     *os << c.model << "_" << quant::to_string(c.compute) << "_" << quant::to_string(c.kv);
     if (c.window != 0) *os << "_window" << c.window;
@@ -41,6 +42,12 @@ std::vector<ExactnessCase> exactness_cases() {
     cases.push_back({"tiny_base", ElementType::kBf16, KvFormat::kFp16});
     cases.push_back({"tiny_qwen3", ElementType::kBf16, KvFormat::kTurbo8});
     cases.push_back({"tiny_qwen3", ElementType::kF32, KvFormat::kTurbo8i});
+    // Scales measured on the built-in text.
+    cases.push_back({"tiny_base", ElementType::kBf16, KvFormat::kFp8});
+    cases.push_back({"tiny_mistral", ElementType::kF32, KvFormat::kNvfp4});
+    cases.push_back({"tiny_qwen3", ElementType::kBf16, KvFormat::kTurbo4, 0, 64});
+    cases.push_back({"tiny_qwen3", ElementType::kF32, KvFormat::kTurbo3, 0, 64});
+    cases.push_back({"tiny_qwen3", ElementType::kBf16, KvFormat::kTurbo2, 0, 80});
   }
   // Windows that end in another split of 512 tokens than they begin in.
   cases.push_back({"tiny_mistral", ElementType::kBf16, KvFormat::kBf16, 300});
@@ -55,6 +62,7 @@ class Exactness : public testing::TestWithParam<ExactnessCase> {
     // Dynamic scaling begins at this position, so it stays within the sequences.
     model.config["max_position_embeddings"] = model.name == "tiny_dynamic" ? 64 : 2048;
     if (GetParam().window != 0) model.config["sliding_window"] = GetParam().window;
+    if (GetParam().head_dim != 0) model.config["head_dim"] = GetParam().head_dim;
     write_tiny_model(model, dir.path());
     options.max_seq_len = 1100;
     options.max_batch_size = 16;

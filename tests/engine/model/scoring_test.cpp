@@ -59,6 +59,30 @@ TEST(ScoreLogits, BannedTokenHasNoLikelihoodAndBrokenLogitsAreRefused) {
   EXPECT_THROW((void)engine::score_logits(std::vector<float>{0, 1}, 2), InvalidArgument);
 }
 
+TEST(LogitDivergence, IsTheDefinitionAndNothingForEqualRows) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal(0, 4);
+  std::vector<float> p(3000);
+  std::vector<float> q(3000);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    p[i] = normal(random);
+    q[i] = p[i] + normal(random) / 8;
+  }
+  p[7] = q[7] = -kInfinity;  // banned
+  double expected = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (i == 7) continue;
+    const double log_p = slow_log_prob(p, static_cast<std::int32_t>(i));
+    expected += std::exp(log_p) * (log_p - slow_log_prob(q, static_cast<std::int32_t>(i)));
+  }
+  EXPECT_GT(expected, 0.01);
+  EXPECT_NEAR(engine::logit_divergence(p, q), expected, 1e-12);
+  EXPECT_EQ(engine::logit_divergence(p, p), 0);
+  std::vector<float> shifted = p;
+  for (float& logit : shifted) logit += 64;
+  EXPECT_NEAR(engine::logit_divergence(p, shifted), 0, 1e-6);
+}
+
 TEST(ScoreWindows, WithoutOverlapTheFirstTokenOfEachIsNotScored) {
   EXPECT_THAT(engine::score_windows(10, 4, 4),
               ElementsAre(ScoreWindow{0, 1, 4}, ScoreWindow{4, 5, 8}, ScoreWindow{8, 9, 10}));
@@ -146,6 +170,39 @@ TEST_F(Scoring, ScoresAreThoseOfTheLogitsBeforeEachToken) {
     EXPECT_EQ(scores[i].token, text[i + 1]);
     EXPECT_NEAR(scores[i].log_prob, slow_log_prob(row, text[i + 1]), 1e-12) << i;
     EXPECT_EQ(scores[i].greedy, std::ranges::max_element(row) - row.begin());
+  }
+}
+
+// The slow way: two engines, one with the cache in BF16, compared position by position.
+TEST_F(Scoring, DivergenceIsThatFromAnEngineWithABf16Cache) {
+  engine::EngineOptions quantised = options(400, 64);
+  quantised.kv_dtype = {quant::KvFormat::kFp8, quant::KvFormat::kFp8};
+  EngineHarness plain = harness(100);
+  EngineHarness fp8(dir.path(), quantised);
+  const std::vector<float> expected = plain.logits_alone(text, 64);
+  const std::vector<float> actual = fp8.logits_alone(text, 64);
+  engine::Bf16Reference reference(fp8.engine());
+
+  const auto scores = engine::Scorer(fp8.engine(), &reference).score(text, 200);
+
+  ASSERT_EQ(scores.size(), 180U);
+  double sum = 0;
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const auto row = std::span(expected).subspan((199 + i) * 512, 512);
+    EXPECT_EQ(scores[i].divergence,
+              engine::logit_divergence(row, std::span(actual).subspan((199 + i) * 512, 512)));
+    EXPECT_EQ(scores[i].reference_greedy, std::ranges::max_element(row) - row.begin());
+    sum += scores[i].divergence;
+  }
+  EXPECT_GT(sum, 0);
+}
+
+TEST_F(Scoring, Bf16CacheDoesNotDivergeFromItsReference) {
+  EngineHarness engine = harness(64);
+  engine::Bf16Reference reference(engine.engine());
+  for (const engine::TokenScore& score : engine::Scorer(engine.engine(), &reference).score(text, 1)) {
+    EXPECT_EQ(score.divergence, 0);
+    EXPECT_EQ(score.reference_greedy, score.greedy);
   }
 }
 
