@@ -144,12 +144,13 @@ struct Gate {
 TEST(KvStripe, LosesNoMoreThanTheFormatPagesSay) {
   const std::vector<float> diagonal = signs(128);
   const KvHeadParams params{.scale = 0.01F, .diagonal = diagonal, .mean = {}};
-  for (const Gate& gate : {Gate{KvFormat::kBf16, 0.004, 0.004}, Gate{KvFormat::kFp16, 0.0001, 0.0001},
-                           Gate{KvFormat::kFp32, 0, 0}, Gate{KvFormat::kFp8, 0.72, 0.72, 0.68},
-                           Gate{KvFormat::kNvfp4, 9.1, 9.1, 8.9},
-                           Gate{KvFormat::kNvfp4Searched, 6.7, 6.7, 6.5}, Gate{KvFormat::kTurbo4, 4.0, 4.0},
-                           Gate{KvFormat::kTurbo3, 15.7, 15.7}, Gate{KvFormat::kTurbo2, 73.5, 73.5},
-                           Gate{KvFormat::kTurbo8, 0.70, 0.70}, Gate{KvFormat::kTurbo8i, 0.045, 0.045}}) {
+  for (const Gate& gate :
+       {Gate{KvFormat::kBf16, 0.0029, 0.0029, 0.0027}, Gate{KvFormat::kFp16, 0.00005, 0.00005, 0.00004},
+        Gate{KvFormat::kFp32, 0, 0}, Gate{KvFormat::kFp8, 0.72, 0.72, 0.68},
+        Gate{KvFormat::kNvfp4, 9.1, 9.1, 8.9}, Gate{KvFormat::kNvfp4Searched, 6.7, 6.7, 6.5},
+        Gate{KvFormat::kTurbo4, 3.93, 3.99, 3.8}, Gate{KvFormat::kTurbo3, 15.0, 15.1, 14.6},
+        Gate{KvFormat::kTurbo2, 60.0, 60.0, 58.0}, Gate{KvFormat::kTurbo8, 0.68, 0.68, 0.63},
+        Gate{KvFormat::kTurbo8i, 0.043, 0.043, 0.040}}) {
     for (const KvSide side : kSides) {
       std::mt19937 random(3);
       std::normal_distribution<float> normal;
