@@ -146,6 +146,27 @@ def kv_write():
     return family
 
 
+def kv_shift():
+    family = Family("kv_shift")
+    heads, dim, half, block, blocks = 2, 8, 3, 16, 2
+    slots, deltas = np.array([31, 0, -1, 16, 5], np.int64), np.array([-7, 1, 3, 4000, 0], np.int64)
+    inv_freq = f32(10000.0 ** -(np.arange(half) / half))
+    pool = family.normal(blocks, heads, block, dim)
+    out = pool.astype(np.float64)
+    for slot, delta in zip(slots, deltas):
+        if slot >= 0:
+            key = out[slot // block, :, slot % block]
+            angle = (f32(delta) * inv_freq).astype(np.float64)  # rounded to float first
+            a, b = key[:, :half].copy(), key[:, half:2 * half].copy()
+            key[:, :half] = a * np.cos(angle) - b * np.sin(angle)
+            key[:, half:2 * half] = b * np.cos(angle) + a * np.sin(angle)
+    family.case("fp32", {"heads": heads, "head_dim": dim, "rotary_dim": 2 * half, "block_size": block,
+                         "num_blocks": blocks, "slots": slots.tolist(), "deltas": deltas.tolist(),
+                         "relative": 0.0, "absolute": 1e-6},
+                inv_freq=("f32", inv_freq), pool=("f32", pool), out=("f32", out))
+    return family
+
+
 def attend(q, k, v, position, scale, window):
     """q [heads][dim] at `position` over k, v [token][kv_head][dim], the last `window` of them (0: all)."""
     begin = max(0, position + 1 - window) if window else 0
@@ -208,7 +229,7 @@ def linear():
     return family
 
 
-FAMILIES = (activation, attention, embedding, kv_write, linear, logits, norm, rope)
+FAMILIES = (activation, attention, embedding, kv_shift, kv_write, linear, logits, norm, rope)
 
 
 def write_all(folder):

@@ -9,6 +9,7 @@ void register_cpu_kernels(gpu::CpuKernelTable& table) {
   register_activation(table);
   register_attention(table);
   register_embedding(table);
+  register_kv_shift(table);
   register_kv_write(table);
   register_linear(table);
   register_linear_fp8(table);

@@ -17,6 +17,7 @@ void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions&
   register_activation(table);
   register_attention(table);
   register_embedding(table);
+  register_kv_shift(table);
   register_kv_write(table);
   register_linear(table, options);
   register_linear_fp8(table, options);

@@ -12,6 +12,7 @@ void register_attention(gpu::CudaKernelTable& table);
 void register_cutlass(gpu::CudaKernelTable& table);
 void register_embedding(gpu::CudaKernelTable& table);
 void register_flashinfer(gpu::CudaKernelTable& table);
+void register_kv_shift(gpu::CudaKernelTable& table);
 void register_kv_write(gpu::CudaKernelTable& table);
 void register_linear(gpu::CudaKernelTable& table, const CudaKernelOptions& options);
 void register_linear_fp8(gpu::CudaKernelTable& table, const CudaKernelOptions& options);

@@ -13,6 +13,7 @@ gpu::CudaModuleImages attention_images();
 gpu::CudaModuleImages cutlass_images();
 gpu::CudaModuleImages embedding_images();
 gpu::CudaModuleImages flashinfer_images();
+gpu::CudaModuleImages kv_shift_images();
 gpu::CudaModuleImages kv_write_images();
 gpu::CudaModuleImages linear_images();
 gpu::CudaModuleImages linear_fp8_images();

@@ -9,6 +9,7 @@ namespace metrale::kernels {
 void register_activation(gpu::CpuKernelTable& table);
 void register_attention(gpu::CpuKernelTable& table);
 void register_embedding(gpu::CpuKernelTable& table);
+void register_kv_shift(gpu::CpuKernelTable& table);
 void register_kv_write(gpu::CpuKernelTable& table);
 void register_linear(gpu::CpuKernelTable& table);
 void register_linear_fp8(gpu::CpuKernelTable& table);

@@ -10,6 +10,7 @@
 
 #include <metrale/kernels/activation.h>
 #include <metrale/kernels/embedding.h>
+#include <metrale/kernels/kv_shift.h>
 #include <metrale/kernels/kv_write.h>
 #include <metrale/kernels/linear.h>
 #include <metrale/kernels/logits.h>
@@ -219,6 +220,31 @@ TEST(KernelGolden, KvWrite) {
     run_kernel(test_pool(), kKvWrite, args);
     EXPECT_EQ(k_pool, k_expected);
     EXPECT_EQ(v_pool, v_expected);
+  });
+}
+
+TEST(KernelGolden, KvShift) {
+  for_cases("kv_shift", nullptr, [](const Case& c) {
+    const auto slots = c.at("slots").get<std::vector<std::int64_t>>();
+    const auto deltas = c.at("deltas").get<std::vector<std::int32_t>>();
+    const auto inv_freq = c.array<float>("inv_freq");
+    const auto rows = static_cast<std::uint32_t>(slots.size());
+    auto pool = c.array<float>("pool");
+    KvShiftArgs args{};
+    args.rows = address(&rows);
+    args.slots = address(slots);
+    args.deltas = address(deltas);
+    args.inv_freq = address(inv_freq);
+    args.k_pool = address(pool);
+    args.max_rows = rows;
+    args.num_kv_heads = c.u32("heads");
+    args.head_dim = c.u32("head_dim");
+    args.rotary_dim = c.u32("rotary_dim");
+    args.block_size = c.u32("block_size");
+    args.num_blocks = c.u32("num_blocks");
+    args.k_format = quant::KvFormat::kFp32;
+    run_kernel(test_pool(), kKvShift, args);
+    c.expect_out(pool);
   });
 }
 

@@ -48,14 +48,14 @@ inline void put_records(KvFormat format, const VectorPlace& place, const float* 
 
 inline void put_groups(bool searched, const VectorPlace& place, float scale, const float* x) {
   std::byte* code = place.codes.stripe + place.codes.token * place.codes.row_bytes;
-  constexpr std::size_t kGroup = quant::kKvScaleGroup;
-  for (std::size_t first = 0; first < place.codes.head_dim; first += kGroup) {
+  constexpr std::size_t kDims = quant::kKvScaleGroup;
+  for (std::size_t first = 0; first < place.codes.head_dim; first += kDims) {
     const std::uint8_t group = quant::nvfp4_scale(x + first, scale, searched);
-    place.header[first / kGroup] = static_cast<std::byte>(group);
-    std::uint8_t codes[kGroup];
+    place.header[first / kDims] = static_cast<std::byte>(group);
+    std::uint8_t codes[kDims];
     std::memset(codes, 0xF, sizeof codes);
     if (group != quant::kNvfp4Nan) quant::nvfp4_codes(x + first, group, scale, codes);
-    for (std::size_t i = 0; i < kGroup; i += 2) {
+    for (std::size_t i = 0; i < kDims; i += 2) {
       code[(first + i) / 2] = static_cast<std::byte>(codes[i] | codes[i + 1] << 4);
     }
   }

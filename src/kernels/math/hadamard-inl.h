@@ -63,6 +63,17 @@ HWY_INLINE void rotate_vec(float* x, std::size_t head_dim, const float* diagonal
   for (std::size_t i = 0; i < head_dim; i += kVec) store_vec(hn::Mul(load_vec(x + i), scale), x + i);
 }
 
+// x = (H x) / D + mean: takes back what rotate_vec does.
+HWY_INLINE void unrotate_vec(float* x, std::size_t head_dim, const float* diagonal, const float* mean) {
+  rotate_vec(x, head_dim, nullptr, nullptr);
+  for (std::size_t i = 0; i < head_dim; i += kVec) {
+    FloatVec v = load_vec(x + i);
+    if (diagonal != nullptr) v = hn::Div(v, load_vec(diagonal + i));
+    if (mean != nullptr) v = hn::Add(v, load_vec(mean + i));
+    store_vec(v, x + i);
+  }
+}
+
 }  // namespace metrale::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
