@@ -101,6 +101,20 @@ void read_tile(const HeadSide& side, std::size_t head_dim, std::uint32_t positio
   }
 }
 
+// Where attention finds the tile at `position`, as T: where it lies, or read into FP32. Gives what to ask for
+// meanwhile: `ahead`, or nothing new.
+template <KvSide kSide>
+const std::byte* const* find_tile(const HeadSide& side, std::size_t head_dim, std::uint32_t position,
+                                  std::uint32_t count, const std::byte* const* ahead,
+                                  const std::byte* (&groups)[kTileGroups]) {
+  if (reads_in_place(side.format)) {
+    side.tile(position, count, groups);
+    return ahead;
+  }
+  read_tile<kSide>(side, head_dim, position, count, groups);
+  return groups;
+}
+
 // Scores of every row against the keys that some row sees, which are stored as T, or read into it.
 template <class T>
 void split_scores(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
@@ -109,13 +123,8 @@ void split_scores(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
     const std::uint32_t count = seen.keys.end - at;
     const ScoreTile tile{t.q, t.padded_dim, t.head_dim, t.scale, t.scores + at};
     const std::byte* groups[kTileGroups];
-    const std::byte* const* soon = groups;
-    if (reads_in_place(t.keys.format)) {
-      t.keys.tile(t.start + at, count, groups);
-      soon = ahead.of_keys(at);
-    } else {
-      read_tile<KvSide::kKey>(t.keys, t.head_dim, t.start + at, count, groups);
-    }
+    const std::byte* const* soon =
+        find_tile<KvSide::kKey>(t.keys, t.head_dim, t.start + at, count, ahead.of_keys(at), groups);
     if (rows.last - rows.first <= kMaxDirect) {
       const std::size_t here = count < kKeyTile ? count : kKeyTile;
       for_row_groups(rows.first, rows.last, [&](auto height, std::size_t row) {
@@ -165,13 +174,8 @@ void split_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
     const std::uint32_t count = seen.keys.end - at;
     const ValueTile tile{t.scores + at, t.result.values, t.padded_dim};
     const std::byte* groups[kTileGroups];
-    const std::byte* const* soon = groups;
-    if (reads_in_place(t.values.format)) {
-      t.values.tile(t.start + at, count, groups);
-      soon = ahead.of_values(at);
-    } else {
-      read_tile<KvSide::kValue>(t.values, t.head_dim, t.start + at, count, groups);
-    }
+    const std::byte* const* soon =
+        find_tile<KvSide::kValue>(t.values, t.head_dim, t.start + at, count, ahead.of_values(at), groups);
     if (rows.last - rows.first <= kMaxDirect && t.head_dim == t.padded_dim) {
       add_tile(tile, StoredValues<T>{groups, soon, t.head_dim}, t.ranges, rows.first, rows.last, at);
     } else {
