@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // paged_attention over a BF16 cache in blocks of 16 tokens: decode against the memory's read rate, prefill
 // against the processor's rate of FP32 multiply-adds, both measured in the same run. Decode walks through as
-// many layers as it takes to leave every cache.
+// many layers as it takes to leave every cache. Then decode over other formats against BF16, in turns, with
+// all of the processor's instructions and with AVX2 alone.
 // bench-deps: kernels
 #include <cmath>
 #include <cstring>
 #include <future>
 #include <immintrin.h>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <sys/mman.h>
 
 #include <fmt/format.h>
@@ -22,6 +25,7 @@
 #include <metrale/kernels/cpu_kernels.h>
 #include <metrale/kernels/step.h>
 #include <metrale/quant/float_convert.h>
+#include <metrale/quant/kv_codec.h>
 
 #include "support/read_rate.h"
 #include "support/report.h"
@@ -40,8 +44,8 @@ struct Model {
   std::uint32_t num_kv_heads;
   std::uint32_t head_dim;
 
-  [[nodiscard]] std::size_t side_bytes() const {
-    return quant::kv_side_bytes(quant::KvFormat::kBf16, kBlockSize, num_kv_heads, head_dim);
+  [[nodiscard]] std::size_t side_bytes(quant::KvFormat format) const {
+    return quant::kv_side_bytes(format, kBlockSize, num_kv_heads, head_dim);
   }
 };
 constexpr Model kModels[] = {{"SmolLM2-135M", 9, 3, 64}, {"Llama-8B", 32, 8, 128}};
@@ -132,16 +136,39 @@ AlignedBuffer huge_buffer(std::size_t bytes) {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   AlignedBuffer buffer((bytes + kHugePage - 1) / kHugePage * kHugePage, kHugePage);
   ::madvise(buffer.data(), buffer.size_bytes(), MADV_HUGEPAGE);
-  fill_bf16(buffer.span());
   return buffer;
+}
+
+constexpr float kHeadScale = 0.01F;  // of formats that have one
+
+// Stripes of normal vectors of a side, over and over.
+void fill_side(quant::KvFormat format, quant::KvSide side, std::uint32_t head_dim,
+               std::span<std::byte> memory) {
+  constexpr std::size_t kStripes = 61;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  const std::size_t bytes = quant::kv_head_stripe_bytes(format, kBlockSize, head_dim);
+  std::vector<std::byte> pattern(kStripes * bytes);
+  std::vector<float> vector(head_dim);
+  for (std::size_t i = 0; i < kStripes; ++i) {
+    quant::KvStripe stripe(format, side, kBlockSize, head_dim, std::span(pattern).subspan(i * bytes, bytes));
+    for (std::uint32_t token = 0; token < kBlockSize; ++token) {
+      for (float& x : vector) x = normal(random);
+      stripe.encode(token, {.scale = kHeadScale, .diagonal = {}, .mean = {}}, vector);
+    }
+  }
+  for (std::size_t at = 0; at < memory.size(); at += pattern.size()) {
+    std::memcpy(memory.data() + at, pattern.data(), std::min(pattern.size(), memory.size() - at));
+  }
 }
 
 // One batch of equal sequences; the blocks of a layer lie in random order.
 class Step {
  public:
-  Step(const Model& model, std::uint32_t batch, std::uint32_t context, std::uint32_t queries,
-       std::size_t cold_bytes)
+  Step(const Model& model, quant::KvFormat format, std::uint32_t batch, std::uint32_t context,
+       std::uint32_t queries, std::size_t cold_bytes)
       : model_(model),
+        format_(format),
         blocks_(std::size_t{batch} * ((context + kBlockSize - 1) / kBlockSize)),
         layers_(std::max<std::size_t>(1, cold_bytes / (2 * layer_bytes()))),
         pools_(huge_buffer(2 * layers_ * layer_bytes())),
@@ -150,6 +177,12 @@ class Step {
         tables_(blocks_),
         counts_{.num_tokens = batch * queries, .num_seqs = batch} {
     fill_bf16(q_.span());
+    const auto pools = pools_.span().first(2 * layers_ * layer_bytes());
+    for (std::size_t side = 0; side < 2 * layers_; ++side) {
+      fill_side(format, side % 2 == 0 ? quant::KvSide::kKey : quant::KvSide::kValue, model.head_dim,
+                pools.subspan(side * layer_bytes(), layer_bytes()));
+    }
+    scales_.assign(model.num_kv_heads, kHeadScale);
     std::iota(tables_.begin(), tables_.end(), 0U);
     std::shuffle(tables_.begin(), tables_.end(), std::mt19937(2));
     for (std::uint32_t s = 0; s < batch; ++s) {
@@ -161,7 +194,7 @@ class Step {
                       kernels::attention_max_splits(context) * (model.head_dim + 2));
   }
 
-  [[nodiscard]] std::size_t layer_bytes() const { return blocks_ * model_.side_bytes(); }
+  [[nodiscard]] std::size_t layer_bytes() const { return blocks_ * model_.side_bytes(format_); }
   [[nodiscard]] std::size_t layers() const { return layers_; }
 
   // Every layer once.
@@ -196,13 +229,16 @@ class Step {
     a.q_stride = width();
     a.out_stride = width();
     a.type = quant::ElementType::kBf16;
-    a.k_format = quant::KvFormat::kBf16;
-    a.v_format = quant::KvFormat::kBf16;
+    a.k_format = format_;
+    a.v_format = format_;
+    a.k_scales = address(scales_.data());
+    a.v_scales = a.k_scales;
     a.scale = 1.0F / std::sqrt(static_cast<float>(model_.head_dim));
     return a;
   }
 
   Model model_;
+  quant::KvFormat format_;
   std::size_t blocks_;
   std::size_t layers_;
   AlignedBuffer pools_;
@@ -213,12 +249,13 @@ class Step {
   std::vector<std::uint32_t> contexts_;
   std::vector<std::uint32_t> rows_;
   std::vector<float> workspace_;
+  std::vector<float> scales_;
   kernels::StepCounts counts_;
 };
 
 void decode(Report& report, Machine& machine, ReadRate& reading, const Model& model, std::uint32_t batch,
             std::uint32_t context) {
-  Step step(model, batch, context, 1, kColdBytes);
+  Step step(model, quant::KvFormat::kBf16, batch, context, 1, kColdBytes);
   const std::size_t bytes = 2 * step.layer_bytes();
   // The read rate changes from second to second: each run is compared with the reads before and after it.
   std::vector<double> seconds;
@@ -246,7 +283,7 @@ void decode(Report& report, Machine& machine, ReadRate& reading, const Model& mo
 }
 
 void prefill(Report& report, Machine& machine, const Model& model, std::uint32_t tokens, double limit) {
-  Step step(model, 1, tokens, tokens, 0);
+  Step step(model, quant::KvFormat::kBf16, 1, tokens, tokens, 0);
   const double seconds = median_seconds(kRuns, [&] { step.run(machine); });
   const double pairs = 0.5 * tokens * (tokens + 1.0) * model.num_q_heads;
   const double rate = pairs * 4 * model.head_dim / seconds;
@@ -261,13 +298,49 @@ void prefill(Report& report, Machine& machine, const Model& model, std::uint32_t
        .limit = fmt::format("FP32 multiply-adds of {} threads, {:.0f} GFLOP/s", kThreads, limit / 1e9)});
 }
 
-int run(int argc, char** argv) {
-  Report report("attention",
-                "BF16 cache in blocks of 16, 2 threads on a CPU each, median of 7 runs; decode cold, prefill "
-                "warm; causal "
-                "operations counted only",
-                argc, argv);
-  Machine machine;
+constexpr quant::KvFormat kCompared[] = {
+    quant::KvFormat::kBf16,   quant::KvFormat::kTurbo4,  quant::KvFormat::kTurbo3, quant::KvFormat::kTurbo2,
+    quant::KvFormat::kTurbo8, quant::KvFormat::kTurbo8i, quant::KvFormat::kFp8,    quant::KvFormat::kNvfp4};
+constexpr std::uint32_t kComparedContext = 8192;
+constexpr std::uint32_t kComparedBatch = 4;
+constexpr unsigned kTurns = 15;
+
+// All formats in turns: a turn's times are compared with the same turn's BF16, and what one format reads
+// leaves the caches while the others run.
+void compare_formats(Report& report, Machine& machine, const Model& model, std::string_view isa) {
+  std::vector<std::unique_ptr<Step>> steps;
+  for (const quant::KvFormat format : kCompared) {
+    steps.push_back(
+        std::make_unique<Step>(model, format, kComparedBatch, kComparedContext, 1, kColdBytes / 4));
+  }
+  std::vector<std::vector<double>> seconds(steps.size());
+  for (unsigned turn = 0; turn <= kTurns; ++turn) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      steps[i]->run(machine);
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+      if (turn != 0) seconds[i].push_back(time.count() / static_cast<double>(steps[i]->layers()));
+    }
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    std::vector<double> ratios;
+    for (unsigned turn = 0; turn < kTurns; ++turn) ratios.push_back(seconds[0][turn] / seconds[i][turn]);
+    const std::size_t bytes = 2 * steps[i]->layer_bytes();
+    const std::string name = fmt::format("decode {} batch {} context {}, {}, {}", model.name, kComparedBatch,
+                                         kComparedContext, quant::to_string(kCompared[i]), isa);
+    report.add({.name = name,
+                .metric = "time of a layer",
+                .value = median(seconds[i]) * 1e6,
+                .unit = "us",
+                .bytes_moved = bytes});
+    report.add({.name = name,
+                .metric = "speed over bf16's, median of the turns",
+                .value = median(ratios),
+                .unit = "x"});
+  }
+}
+
+void measure_bf16(Report& report, Machine& machine) {
   ReadRate reading(machine.pool());
   const double operations = multiply_add_rate(machine);
   report.add({.name = "limit", .metric = "FP32 multiply-adds", .value = operations / 1e9, .unit = "GFLOP/s"});
@@ -277,10 +350,22 @@ int run(int argc, char** argv) {
     }
     for (const std::uint32_t tokens : {512U, 2048U}) prefill(report, machine, model, tokens, operations);
   }
+}
+
+// With any argument: the comparison of formats alone.
+int run(int argc, char** argv) {
+  Report report("attention",
+                "BF16 cache in blocks of 16, 2 threads on a CPU each, median of 7 runs; decode cold, prefill "
+                "warm; causal operations counted only. Formats: in turns, median of 15",
+                argc, argv);
+  Machine machine;
+  for (const Model& model : kModels) compare_formats(report, machine, model, to_string(cpu_isa()));
+  if (report.arguments().empty()) measure_bf16(report, machine);
+  limit_cpu_isa(CpuIsa::kAvx2);
+  for (const Model& model : kModels) compare_formats(report, machine, model, to_string(cpu_isa()));
   report.write();
   return 0;
 }
-
 }  // namespace
 }  // namespace metrale::bench
 

@@ -31,7 +31,9 @@ CpuIsa cpu_isa() {
 
 void limit_cpu_isa(CpuIsa isa) {
   g_limit = isa;
-  if (isa == CpuIsa::kAvx2) hwy::DisableTargets(HWY_AVX2 - 1);  // better targets have lower bits
+  if (isa != CpuIsa::kAvx2) return;
+  hwy::DisableTargets(HWY_AVX2 - 1);  // better targets have lower bits
+  if (hwy::GetChosenTarget().IsInitialized()) hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 CpuIsa parse_cpu_isa(std::string_view name) {

@@ -11,7 +11,7 @@ enum class CpuIsa { kAvx2, kAvx512, kAvx512Bf16 };
 
 // The best level that the processor has and no mask hides. Thread-safe.
 [[nodiscard]] CpuIsa cpu_isa();
-// Hides everything above `isa` for the rest of the process. Call it before the first kernel runs.
+// Hides everything above `isa` for the rest of the process. No kernel may run meanwhile.
 void limit_cpu_isa(CpuIsa isa);
 // "avx2", "avx512", "avx512bf16". Throws InvalidArgument listing them.
 [[nodiscard]] CpuIsa parse_cpu_isa(std::string_view name);

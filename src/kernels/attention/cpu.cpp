@@ -11,6 +11,7 @@
 #include <metrale/kernels/step.h>
 
 #include "kernels/attention/check.h"
+#include "kernels/attention/levels.h"
 #include "kernels/attention/split.h"
 #include "kernels/host_args.h"
 #include "kernels/register.h"
@@ -54,8 +55,9 @@ class Scratch {
  public:
   void reserve(std::size_t rows, std::size_t padded_dim) {
     const std::size_t state = rows * (padded_dim + std::size_t{2} * 16);
-    const std::size_t floats = rows * padded_dim + rows * kAttentionSplitTokens +
-                               std::size_t{2} * kKeyTile * padded_dim + 2 * state + 2 * rows +
+    const std::size_t levels_floats = levels::tile_bytes(padded_dim) / sizeof(float);
+    const std::size_t floats = 2 * rows * padded_dim + rows * (kAttentionSplitTokens + kKeyTile + 1) +
+                               std::size_t{2} * kKeyTile * padded_dim + levels_floats + 2 * state + 2 * rows +
                                std::size_t{16} * 16;
     if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
     next_ = reinterpret_cast<float*>(buffer_.data());
@@ -63,6 +65,10 @@ class Scratch {
     scores = take(rows * kAttentionSplitTokens);
     tile = take(kKeyTile * padded_dim);
     copies = reinterpret_cast<std::byte*>(take(kKeyTile * padded_dim));
+    levels = reinterpret_cast<std::byte*>(take(levels_floats));
+    weights = take(rows * kKeyTile);
+    rounded.q = reinterpret_cast<std::int16_t*>(take(rows * padded_dim));
+    rounded.factors = take(rows);
     ranges = reinterpret_cast<KeyRange*>(take(2 * rows));
     for (SoftmaxState* s : {&part, &total}) {
       s->max = take(rows);
@@ -78,6 +84,9 @@ class Scratch {
   SoftmaxState part;
   SoftmaxState total;
   std::byte* copies = nullptr;
+  std::byte* levels = nullptr;
+  float* weights = nullptr;
+  RoundedRows rounded;
 
  private:
   float* take(std::size_t count) {
@@ -182,6 +191,11 @@ class TileHead {
       load_row(args_.type, host_ptr<const std::byte>(args_.q) + element(row, args_.q_stride), args_.head_dim,
                scratch_.q + row * padded_);
     }
+    if (!levels::takes_keys(args_.k_format)) return;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      round_row(args_.k_format, args_.scale, scratch_.q + row * padded_, args_.head_dim,
+                scratch_.rounded.q + row * padded_, scratch_.rounded.factors + row);
+    }
   }
 
   void set_ranges(std::uint32_t split) {
@@ -223,9 +237,12 @@ class TileHead {
                   .start = split * kAttentionSplitTokens,
                   .next_keys = next_keys,
                   .q = scratch_.q,
+                  .rounded = scratch_.rounded,
                   .ranges = scratch_.ranges,
                   .scores = scratch_.scores,
                   .tile = scratch_.tile,
+                  .levels = scratch_.levels,
+                  .weights = scratch_.weights,
                   .result = state_of(split)});
   }
 

@@ -35,6 +35,11 @@ struct HeadSide {
     return stripes + table[position / block_size] * block_bytes + position % block_size * row_bytes;
   }
 
+  [[nodiscard]] const std::byte* header(std::uint32_t position) const {
+    return stripes + table[position / block_size] * block_bytes + block_size * row_bytes +
+           position % block_size * header_bytes;
+  }
+
   // Address of the group at `position`, of which `count` tokens exist. The rest of the group is readable and
   // means nothing. `slot` numbers the groups in use at a time.
   [[nodiscard]] const std::byte* group(std::uint32_t position, std::uint32_t count,

@@ -10,73 +10,12 @@
 
 #include "kernels/attention/decode-inl.h"
 #include "kernels/attention/keys-inl.h"
+#include "kernels/attention/levels-inl.h"
+#include "kernels/attention/seen-inl.h"
 #include "kernels/attention/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace metrale::kernels::HWY_NAMESPACE {
-
-// Rows [first, last) see some of the split, together the keys of `keys`, which starts with a group.
-struct Seen {
-  explicit Seen(const SplitTask& t) {
-    while (first < t.rows && t.ranges[first].end == 0) ++first;
-    last = first;
-    while (last < t.rows && !t.ranges[last].empty()) ++last;
-    if (last != first) keys = {t.ranges[first].begin / kGroup * kGroup, t.ranges[last - 1].end};
-  }
-
-  // Of them, those that see the tile at `at`.
-  [[nodiscard]] Seen of_tile(const KeyRange* ranges, std::uint32_t at) const {
-    Seen rows = *this;
-    while (ranges[rows.first].end <= at) ++rows.first;
-    while (ranges[rows.last - 1].begin >= at + kKeyTile) --rows.last;
-    return rows;
-  }
-
-  std::size_t first = 0;
-  std::size_t last = 0;
-  KeyRange keys;
-};
-
-// The groups of a split in the order in which they are read, then some of the next split's: while group i is
-// worked on, group i + distance is asked for. Reads jump from block to block, which hardware does not
-// foresee.
-class Ahead {
- public:
-  Ahead(const SplitTask& t, const Seen& seen)
-      : first_(seen.keys.begin), groups_((seen.keys.end - seen.keys.begin + kGroup - 1) / kGroup) {
-    distance_ = kBytes / (kGroup * t.keys.row_bytes);
-    distance_ = distance_ < 1 ? 1 : distance_ > kMost ? kMost : distance_;
-    const std::byte* nothing = t.keys.row(t.start + first_);
-    std::size_t count = 0;
-    if (t.keys.is_grouped()) {
-      for (const HeadSide* side : {&t.keys, &t.values}) {
-        for (std::uint32_t at = first_; at < seen.keys.end; at += kGroup) {
-          order_[count++] = side->row(t.start + at);
-        }
-      }
-      for (std::uint32_t at = 0; at < t.next_keys && at < kMost * kGroup; at += kGroup) {
-        order_[count++] = t.keys.row(t.start + kAttentionSplitTokens + at);
-      }
-    }
-    while (count < sizeof order_ / sizeof order_[0]) order_[count++] = nothing;
-  }
-
-  [[nodiscard]] const std::byte* const* of_keys(std::size_t at) const {
-    return order_ + (at - first_) / kGroup + distance_;
-  }
-  [[nodiscard]] const std::byte* const* of_values(std::size_t at) const {
-    return order_ + groups_ + (at - first_) / kGroup + distance_;
-  }
-
- private:
-  static constexpr std::size_t kBytes = 8192;
-  static constexpr std::size_t kMost = 8;
-
-  const std::byte* order_[2 * kAttentionSplitTokens / kGroup + kMost + kTileGroups];
-  std::uint32_t first_;
-  std::size_t groups_;
-  std::size_t distance_;
-};
 
 // Reads the tile at `position`, of which `count` tokens exist, into FP32 vectors; `groups` are as of
 // HeadSide::tile().
@@ -192,7 +131,9 @@ void attend(const SplitTask& t) {
   const Seen seen(t);
   if (seen.first == seen.last) return;
   const Ahead ahead(t, seen);
-  if (t.keys.format == quant::KvFormat::kBf16) {
+  if (levels::takes_keys(t.keys.format)) {
+    level_scores(t, seen, ahead);
+  } else if (t.keys.format == quant::KvFormat::kBf16) {
     split_scores<hwy::bfloat16_t>(t, seen, ahead);
   } else {
     split_scores<float>(t, seen, ahead);
@@ -202,7 +143,9 @@ void attend(const SplitTask& t) {
     float* values = t.result.values + row * t.padded_dim;
     for (std::size_t i = 0; i < t.padded_dim; i += kVec) store_vec(hn::Zero(FloatTag()), values + i);
   }
-  if (t.values.format == quant::KvFormat::kBf16) {
+  if (levels::takes_values(t.values.format, t.head_dim)) {
+    level_values(t, seen, ahead);
+  } else if (t.values.format == quant::KvFormat::kBf16) {
     split_values<hwy::bfloat16_t>(t, seen, ahead);
   } else {
     split_values<float>(t, seen, ahead);
@@ -248,6 +191,7 @@ HWY_EXPORT(attend);
 HWY_EXPORT(fold);
 HWY_EXPORT(finish);
 HWY_EXPORT(widen_row);
+HWY_EXPORT(round_query);
 
 void attend_split(const SplitTask& task) {
   HWY_DYNAMIC_DISPATCH(attend)(task);
@@ -260,6 +204,11 @@ void fold_row(const SoftmaxState& state, const SoftmaxState& part, std::size_t r
 void finish_row(const SoftmaxState& state, std::size_t row, std::size_t padded_dim, std::size_t count,
                 quant::ElementType type, void* out) {
   HWY_DYNAMIC_DISPATCH(finish)(state, row, padded_dim, count, type, out);
+}
+
+void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::int16_t* rounded,
+               float* factor) {
+  HWY_DYNAMIC_DISPATCH(round_query)(format, scale, q, count, rounded, factor);
 }
 
 void load_row(quant::ElementType type, const void* src, std::size_t count, float* dst) {

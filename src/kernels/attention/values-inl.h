@@ -98,11 +98,11 @@ void add_values(const ValueTile& t, const Source& source, std::size_t row, std::
   for (; dim < t.stride; dim += kVec) add_values_at<kHeight, 1>(t, source, row, begin, end, dim);
 }
 
-// Adds the weighted values of the tile's keys to rows [first, rows), to each those that it sees. `at` is the
-// tile's first key in the split.
-template <class Source>
-void add_tile(const ValueTile& t, const Source& source, const KeyRange* ranges, std::size_t first,
-              std::size_t rows, std::size_t at) {
+// Calls add(height, row, begin, end) so that every row of [first, rows) gets the tile's keys that it sees,
+// each once and in increasing order. `at` is the tile's first key in the split.
+template <class Add>
+HWY_INLINE void for_seen_keys(const KeyRange* ranges, std::size_t first, std::size_t rows, std::size_t at,
+                              const Add& add) {
   const auto in_tile = [at](std::size_t key) {
     const std::size_t here = key > at ? key - at : 0;
     return here < kKeyTile ? here : std::size_t{kKeyTile};
@@ -114,16 +114,26 @@ void add_tile(const ValueTile& t, const Source& source, const KeyRange* ranges, 
     const std::size_t middle = begin < end ? begin : end;
     for (std::size_t i = 0; i + 1 < height(); ++i) {
       const std::size_t own = in_tile(ranges[row + i].begin);
-      if (own < middle) add_values<1>(t, source, row + i, own, middle);
+      if (own < middle) add(Height<1>(), row + i, own, middle);
     }
-    if (begin < end) add_values<height()>(t, source, row, begin, end);
+    if (begin < end) add(height, row, begin, end);
     for (std::size_t i = 0; i < height(); ++i) {
       const std::size_t own = in_tile(ranges[row + i].begin);
       const std::size_t from = own > end ? own : end;
       const std::size_t to = in_tile(ranges[row + i].end);
-      if (from < to) add_values<1>(t, source, row + i, from, to);
+      if (from < to) add(Height<1>(), row + i, from, to);
     }
   });
+}
+
+// Adds the weighted values of the tile's keys to the rows that see them.
+template <class Source>
+void add_tile(const ValueTile& t, const Source& source, const KeyRange* ranges, std::size_t first,
+              std::size_t rows, std::size_t at) {
+  for_seen_keys(ranges, first, rows, at,
+                [&](auto height, std::size_t row, std::size_t begin, std::size_t end) {
+                  add_values<height()>(t, source, row, begin, end);
+                });
 }
 
 }  // namespace metrale::kernels::HWY_NAMESPACE

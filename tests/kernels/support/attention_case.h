@@ -277,6 +277,12 @@ class AttentionStep {
   return step.out;
 }
 
+// The formats whose keys are multiplied as integers.
+[[nodiscard]] inline bool rounds_queries(quant::KvFormat k_format) {
+  return quant::kv_format_info(k_format).header == quant::KvHeader::kTurboRows ||
+         k_format == quant::KvFormat::kTurbo8i;
+}
+
 // The output of one query token in double precision, and how large an FP32 result may differ: each element's
 // bound is in `tolerance`. `spread` is sqrt(sum (weight * (value - out))^2): what independent errors of the
 // weights, relative to them, are multiplied by.
@@ -303,15 +309,21 @@ struct ModelRow {
     for (std::size_t t = begin; t <= token; ++t) {
       double dot = 0;
       double magnitude = 0;
+      double squares = 0;  // of the key
+      double peak = 0;     // of the query
       for (std::size_t d = 0; d < dim; ++d) {
         const double term = double{q[d]} * double{at(seq.k, t)[d]};
         dot += term;
         magnitude += std::abs(term);
+        squares += double{at(seq.k, t)[d]} * double{at(seq.k, t)[d]};
+        peak = std::max(peak, std::abs(double{q[d]}));
       }
       scores.push_back(scale * dot);
       // A chain of n roundings errs by about sqrt(n) half units of the magnitudes summed.
-      score_error =
-          std::max(score_error, scale * magnitude * 4 * std::sqrt(static_cast<double>(dim)) * 0x1p-24);
+      double error = scale * magnitude * 4 * std::sqrt(static_cast<double>(dim)) * 0x1p-24;
+      // A query in 16 bits errs by up to half a step an element, independently: this is seven deviations.
+      if (rounds_queries(shape.k_format)) error += scale * 2 * peak / 32512 * std::sqrt(squares);
+      score_error = std::max(score_error, error);
     }
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;

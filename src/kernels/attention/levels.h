@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys and values that are levels times a step for each record of a vector. Attention multiplies with the
+// levels and applies the steps to sums: keys are small integers, whose products with queries rounded to 16
+// bits add up exactly, so in any order; values are numbers that BF16 holds. docs/kernels.md has the
+// arithmetic.
+//
+// The kernels have one set for AVX2 and one for AVX-512 with VBMI and VNNI; both give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <metrale/quant/kv_format.h>
+
+#include "kernels/attention/head_side.h"
+
+namespace metrale::kernels::levels {
+
+inline constexpr std::size_t kOctet = 8;        // keys, and dimensions, that lie beside each other
+inline constexpr std::size_t kMostRecords = 4;  // of a vector
+inline constexpr std::size_t kMostDims = 512;
+static_assert(kMostRecords * quant::kKvRecordDims == kMostDims && kMostDims == quant::kKvMaxHeadDim);
+
+// Queries are rounded to multiples of a row's largest magnitude / kQuerySteps: two signed bytes hold one.
+inline constexpr float kQuerySteps = 32512.0F;
+// A row that is smaller counts as zeros.
+inline constexpr float kSmallestQuery = 0x1p-96F;
+
+// Memory that is needed soon.
+struct Soon {
+  const std::byte* from = nullptr;
+  std::size_t bytes = 0;
+};
+
+// A tile of keys or values as it is stored.
+struct StoredTile {
+  quant::KvFormat format;
+  std::size_t head_dim;
+  std::size_t key_groups;                      // padded_groups(head_dim)
+  std::size_t value_stride;                    // value_stride(head_dim)
+  std::size_t keys;                            // a multiple of kOctet; those that do not exist mean nothing
+  const std::byte* codes[kKeyTile];            // of each key; turbo3 values: of the words that it shares
+  std::uint64_t rows[kMostRecords][kKeyTile];  // turbo: row of group g in bits 3 + 3g to 5 + 3g
+  float steps[kMostRecords][kKeyTile];
+  Soon soon[kKeyTile / kOctet][2];  // codes and headers to ask for with each octet
+};
+
+// Bytes of a tile's levels: keys int8 [octet][group of 8 dims][key][dim], values BF16 [key][value_stride].
+[[nodiscard]] constexpr std::size_t padded_groups(std::size_t head_dim) {
+  return (head_dim + 31) / 32 * 4;
+}
+[[nodiscard]] constexpr std::size_t value_stride(std::size_t head_dim) {
+  return (head_dim + 63) / 64 * 64;
+}
+[[nodiscard]] constexpr std::size_t tile_bytes(std::size_t head_dim) {
+  return kKeyTile * value_stride(head_dim) * 2;
+}
+
+struct Scores {
+  const std::byte* levels;
+  std::size_t key_groups;
+  const float* steps;  // [record][kKeyTile]
+  bool halves;         // a level is one half more than the integer
+  std::size_t head_dim;
+  std::size_t keys;
+  const std::int16_t* q;  // [row][q_stride]
+  std::size_t q_stride;
+  const float* factors;  // [row]: what a sum of products is multiplied by
+  float* scores;         // [row][scores_stride]
+  std::size_t scores_stride;
+};
+
+struct Weighted {
+  const std::byte* levels;
+  std::size_t value_stride;
+  const float* weights;  // [row][kKeyTile]: the record's steps included
+  float* values;         // [row][stride], at the record's first dimension
+  std::size_t stride;
+  std::size_t first;  // dimension
+  std::size_t dims;   // of the record
+};
+
+struct KernelSet {
+  void (*read_keys)(const StoredTile&, std::byte* levels);
+  void (*read_values)(const StoredTile&, std::byte* levels);
+  // Rows [row, row + rows) against the tile's keys.
+  void (*score)(const Scores&, std::size_t row, std::size_t rows);
+  // Adds the weighted levels of keys [begin, end) to rows [row, row + rows), at most 8.
+  void (*add)(const Weighted&, std::size_t row, std::size_t rows, std::size_t begin, std::size_t end);
+};
+
+[[nodiscard]] const KernelSet& avx2_kernels();
+[[nodiscard]] const KernelSet& avx512_kernels();
+// `wide`: AVX-512 may be used.
+[[nodiscard]] const KernelSet& kernels(bool wide);
+// True where the processor has what avx512_kernels() needs.
+[[nodiscard]] bool has_avx512_kernels();
+
+[[nodiscard]] constexpr bool is_turbo_rows(quant::KvFormat format) {
+  return quant::kv_format_info(format).header == quant::KvHeader::kTurboRows;
+}
+// The keys' levels are one half more than their integers.
+[[nodiscard]] constexpr bool has_half_levels(quant::KvFormat format) {
+  return format == quant::KvFormat::kTurbo4;
+}
+// Whether attention takes the format's keys, or values, by their levels.
+[[nodiscard]] constexpr bool takes_keys(quant::KvFormat format) {
+  return is_turbo_rows(format) || format == quant::KvFormat::kTurbo8i;
+}
+[[nodiscard]] constexpr bool takes_values(quant::KvFormat format, std::size_t head_dim) {
+  return is_turbo_rows(format) || quant::kv_format_info(format).header == quant::KvHeader::kRecordScale ||
+         (format == quant::KvFormat::kFp8 && head_dim % 16 == 0);
+}
+
+// The tile at `position`, of which `count` tokens exist.
+void find_tile(const HeadSide& side, quant::KvSide which, std::size_t head_dim, std::uint32_t position,
+               std::uint32_t count, StoredTile& tile);
+
+}  // namespace metrale::kernels::levels

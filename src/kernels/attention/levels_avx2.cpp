@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// Levels with AVX2: codes become a byte each first, then two groups at a time look up the table of their two
+// rows.
+#include <cstring>
+#include <immintrin.h>
+
+#include "kernels/attention/levels.h"
+#include "kernels/attention/levels_body.h"
+#include "kernels/attention/levels_tables.h"
+
+namespace metrale::kernels::levels {
+namespace {
+
+constexpr std::uint64_t kNibbles = 0x0F0F0F0F0F0F0F0F;
+constexpr std::uint64_t kEveryByte = 0x0101010101010101;
+
+template <class T>
+T load_as(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+void store_as(std::uint64_t value, std::uint8_t* to) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+__m128i load16(const void* from) {
+  return _mm_loadu_si128(static_cast<const __m128i*>(from));
+}
+__m256i load_two(const void* low, const void* high) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(low)), load16(high), 1);
+}
+void store32(__m256i value, std::byte* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value);
+}
+
+// ---- codes: a byte each, turbo4's with the sign in bit 7
+//
+// A few bytes beyond a row may be read: headers lie behind it. What stands beyond a vector's codes means
+// nothing.
+
+// Eight nibbles of a word, a byte each.
+std::uint64_t spread(std::uint32_t word) {
+  return _pdep_u64(word, kNibbles);
+}
+
+// 32 elements.
+void turbo4_codes(const std::byte* from, std::uint8_t* codes) {
+  const __m128i words = load16(from);
+  const __m128i mask = _mm_set1_epi8(7);
+  const __m128i even = _mm_and_si128(words, mask);
+  const __m128i odd = _mm_and_si128(_mm_srli_epi16(words, 4), mask);
+  const __m128i low_signs = _mm_slli_epi16(words, 4);
+  const __m256i magnitudes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
+  const __m256i signs =
+      _mm256_set_m128i(_mm_unpackhi_epi32(low_signs, words), _mm_unpacklo_epi32(low_signs, words));
+  const __m256i both =
+      _mm256_or_si256(magnitudes, _mm256_and_si256(signs, _mm256_set1_epi8(static_cast<char>(0x80))));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), both);
+}
+
+// 16 elements.
+void turbo2_codes(const std::byte* from, std::uint8_t* codes) {
+  const std::uint64_t both = spread(load_as<std::uint32_t>(from));
+  store_as(both & (3 * kEveryByte), codes);
+  store_as((both >> 2) & (3 * kEveryByte), codes + 8);
+}
+
+// Group `group` of four that share the three words.
+std::uint64_t turbo3_group(const std::byte* words, std::size_t group) {
+  if (group < 3) return spread(load_as<std::uint32_t>(words + 4 * group)) & (7 * kEveryByte);
+  return ((spread(load_as<std::uint32_t>(words)) >> 3) & kEveryByte) |
+         ((spread(load_as<std::uint32_t>(words + 4)) >> 2) & (2 * kEveryByte)) |
+         ((spread(load_as<std::uint32_t>(words + 8)) >> 1) & (4 * kEveryByte));
+}
+
+void turbo3_key_codes(const std::byte* from, std::size_t head_dim, std::uint8_t* codes) {
+  std::size_t dim = 0;
+  for (; dim + 32 <= head_dim; dim += 32, from += 12) {
+    for (std::size_t group = 0; group < 4; ++group) {
+      store_as(turbo3_group(from, group), codes + dim + group * 8);
+    }
+  }
+  if (dim == head_dim) return;
+  const std::uint64_t first = spread(load_as<std::uint32_t>(from));
+  store_as(first & (7 * kEveryByte), codes + dim);
+  const std::uint64_t low = _pdep_u64(load_as<std::uint16_t>(from + 4), 3 * kEveryByte);
+  store_as(low | ((first >> 1) & (4 * kEveryByte)), codes + dim + 8);
+}
+
+void turbo3_value_codes(const std::byte* from, bool second, std::size_t head_dim, std::uint8_t* codes) {
+  for (std::size_t dim = 0; dim < head_dim; dim += 16, from += 12) {
+    store_as(turbo3_group(from, second ? 2 : 0), codes + dim);
+    store_as(turbo3_group(from, second ? 3 : 1), codes + dim + 8);
+  }
+}
+
+template <KvFormat kFormat>
+void read_codes(const StoredTile& tile, std::size_t key, bool value, std::uint8_t* codes) {
+  const std::byte* from = tile.codes[key];
+  if constexpr (kFormat == KvFormat::kTurbo4) {
+    for (std::size_t dim = 0; dim < tile.head_dim; dim += 32) turbo4_codes(from + dim / 2, codes + dim);
+  } else if constexpr (kFormat == KvFormat::kTurbo2) {
+    for (std::size_t dim = 0; dim < tile.head_dim; dim += 16) turbo2_codes(from + dim / 4, codes + dim);
+  } else if (value) {
+    turbo3_value_codes(from, key % 8 >= 4, tile.head_dim, codes);
+  } else {
+    turbo3_key_codes(from, tile.head_dim, codes);
+  }
+}
+
+// ---- levels
+
+// The table of the rows of groups 2i and 2i + 1 of the record.
+const std::uint8_t* pair_table(const PairTable& table, std::uint64_t rows, std::size_t i) {
+  return table.data() + ((rows >> (3 + 6 * i)) & 63) * 16;
+}
+
+// Codes of two groups in each half, as indices of a table of two rows.
+__m256i indices(__m256i codes) {
+  const __m256i second = _mm256_set_epi64x(8 * kEveryByte, 0, 8 * kEveryByte, 0);
+  return _mm256_or_si256(_mm256_and_si256(codes, _mm256_set1_epi8(7)), second);
+}
+
+// Sixteen dimensions of four keys: stores the first eight of each, then the second eight.
+void store_keys(__m256i first_third, __m256i second_fourth, std::byte* out) {
+  store32(_mm256_unpacklo_epi64(first_third, second_fourth), out);
+  store32(_mm256_unpackhi_epi64(first_third, second_fourth), out + 64);
+}
+
+template <KvFormat kFormat>
+__m256i key_levels(const StoredTile& tile, std::size_t key, std::size_t dim, const std::uint8_t* codes) {
+  static constexpr PairTable kTable = make_pairs(key_table(kFormat, 0));
+  const std::size_t record = dim / 128;
+  const std::size_t pair = dim % 128 / 16;
+  const __m256i code = load_two(codes, codes + 2 * kMostDims);
+  const __m256i table = load_two(pair_table(kTable, tile.rows[record][key], pair),
+                                 pair_table(kTable, tile.rows[record][key + 2], pair));
+  const __m256i level = _mm256_shuffle_epi8(table, indices(code));
+  if constexpr (kFormat != KvFormat::kTurbo4) return level;
+  return _mm256_xor_si256(level, _mm256_cmpgt_epi8(_mm256_setzero_si256(), code));
+}
+
+template <KvFormat kFormat>
+void read_turbo_keys(const StoredTile& tile, std::byte* levels) {
+  alignas(32) std::uint8_t codes[kOctet][kMostDims];
+  for (std::size_t first = 0; first < tile.keys; first += kOctet) {
+    ask(tile.soon[first / kOctet]);
+    for (std::size_t i = 0; i < kOctet; ++i) read_codes<kFormat>(tile, first + i, false, codes[i]);
+    std::byte* out = levels + first / kOctet * tile.key_groups * 64;
+    for (std::size_t dim = 0; dim < tile.head_dim; dim += 16, out += 2 * 64) {
+      for (std::size_t half = 0; half < kOctet; half += 4) {
+        store_keys(key_levels<kFormat>(tile, first + half, dim, codes[half] + dim),
+                   key_levels<kFormat>(tile, first + half + 1, dim, codes[half + 1] + dim), out + half * 8);
+      }
+    }
+  }
+}
+
+void read_key_integers(const StoredTile& tile, std::byte* levels) {
+  for (std::size_t first = 0; first < tile.keys; first += kOctet) {
+    ask(tile.soon[first / kOctet]);
+    std::byte* out = levels + first / kOctet * tile.key_groups * 64;
+    for (std::size_t dim = 0; dim < tile.head_dim; dim += 16, out += 2 * 64) {
+      for (std::size_t half = 0; half < kOctet; half += 4) {
+        const std::byte* const* keys = tile.codes + first + half;
+        store_keys(load_two(keys[0] + dim, keys[2] + dim), load_two(keys[1] + dim, keys[3] + dim),
+                   out + half * 8);
+      }
+    }
+  }
+}
+
+void read_keys(const StoredTile& tile, std::byte* levels) {
+  switch (tile.format) {
+    case KvFormat::kTurbo4:
+      return read_turbo_keys<KvFormat::kTurbo4>(tile, levels);
+    case KvFormat::kTurbo3:
+      return read_turbo_keys<KvFormat::kTurbo3>(tile, levels);
+    case KvFormat::kTurbo2:
+      return read_turbo_keys<KvFormat::kTurbo2>(tile, levels);
+    default:
+      return read_key_integers(tile, levels);
+  }
+}
+
+// Values: pairs of dimensions i and i + 8 of sixteen, as Isa::load_pairs() takes them.
+
+template <KvFormat kFormat>
+void read_turbo_values(const StoredTile& tile, std::byte* levels) {
+  static constexpr PairTable kUpper = make_pairs(upper_table(kFormat));
+  static constexpr PairTable kLower = make_pairs(lower_table(kFormat));
+  const __m256i order =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+  alignas(32) std::uint8_t codes[kOctet][kMostDims];
+  for (std::size_t key = 0; key < tile.keys; ++key) {
+    if (key % kOctet == 0) {
+      ask(tile.soon[key / kOctet]);
+      for (std::size_t i = 0; i < kOctet; ++i) read_codes<kFormat>(tile, key + i, true, codes[i]);
+    }
+    std::byte* out = levels + key * tile.value_stride * 2;
+    for (std::size_t dim = 0; dim < tile.head_dim; dim += 32) {
+      const std::uint64_t rows = tile.rows[dim / 128][key];
+      const std::size_t pair = dim % 128 / 16;
+      const __m256i code = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes[key % kOctet] + dim));
+      const __m256i index = _mm256_shuffle_epi8(indices(code), order);
+      __m256i upper = _mm256_shuffle_epi8(
+          load_two(pair_table(kUpper, rows, pair), pair_table(kUpper, rows, pair + 1)), index);
+      const __m256i lower = _mm256_shuffle_epi8(
+          load_two(pair_table(kLower, rows, pair), pair_table(kLower, rows, pair + 1)), index);
+      if constexpr (kFormat == KvFormat::kTurbo4) {
+        const __m256i signs = _mm256_and_si256(code, _mm256_set1_epi8(static_cast<char>(0x80)));
+        upper = _mm256_xor_si256(upper, _mm256_shuffle_epi8(signs, order));
+      }
+      const __m256i low = _mm256_unpacklo_epi8(lower, upper);
+      const __m256i high = _mm256_unpackhi_epi8(lower, upper);
+      store32(_mm256_permute2x128_si256(low, high, 0x20), out + dim * 2);
+      store32(_mm256_permute2x128_si256(low, high, 0x31), out + dim * 2 + 32);
+    }
+  }
+}
+
+__m256i load_eight(const std::byte* from) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+
+// As FP32 numbers.
+__m256i e4m3_floats(const std::byte* from) {
+  const __m256i codes = load_eight(from);
+  const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi32(0x7F));
+  // With the same fields, 2^120 too small; exact, and subnormals come out right.
+  const __m256 value =
+      _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), _mm256_set1_ps(0x1p120F));
+  const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F));
+  const __m256i known = _mm256_blendv_epi8(_mm256_castps_si256(value), _mm256_set1_epi32(0x7FC00000), nan);
+  return _mm256_or_si256(known, _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24));
+}
+__m256i integer_floats(const std::byte* from) {
+  const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_castps_si256(_mm256_cvtepi32_ps(codes));
+}
+
+// BF16 holds the levels of a byte: they are the upper halves of FP32 numbers.
+template <class Floats>
+void read_byte_values(const StoredTile& tile, Floats&& floats, std::byte* levels) {
+  for (std::size_t key = 0; key < tile.keys; ++key) {
+    if (key % kOctet == 0) ask(tile.soon[key / kOctet]);
+    for (std::size_t dim = 0; dim < tile.head_dim; dim += 16) {
+      const __m256i first = floats(tile.codes[key] + dim);
+      const __m256i second = floats(tile.codes[key] + dim + 8);
+      store32(_mm256_or_si256(_mm256_srli_epi32(first, 16), second),
+              levels + (key * tile.value_stride + dim) * 2);
+    }
+  }
+}
+
+void read_values(const StoredTile& tile, std::byte* levels) {
+  switch (tile.format) {
+    case KvFormat::kTurbo4:
+      return read_turbo_values<KvFormat::kTurbo4>(tile, levels);
+    case KvFormat::kTurbo3:
+      return read_turbo_values<KvFormat::kTurbo3>(tile, levels);
+    case KvFormat::kTurbo2:
+      return read_turbo_values<KvFormat::kTurbo2>(tile, levels);
+    case KvFormat::kTurbo8i:
+      return read_byte_values(tile, integer_floats, levels);
+    default:
+      return read_byte_values(tile, e4m3_floats, levels);
+  }
+}
+
+// ---- products
+
+struct Avx2 {
+  using Vec = __m256;
+  static constexpr std::size_t kLanes = 8;
+  static constexpr std::size_t kMostRows = 4;
+  static constexpr std::size_t units(std::size_t rows) { return rows <= 2 ? 2 : 1; }
+
+  static Vec load(const float* from) { return _mm256_loadu_ps(from); }
+  static void store(float* to, Vec v) { _mm256_storeu_ps(to, v); }
+  static Vec broadcast(const float* from) { return _mm256_broadcast_ss(from); }
+  static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static __m256i load_pairs(const std::byte* from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  static Vec first(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static Vec second(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000))));
+  }
+
+  // Sums of a record over four keys: of keys 0 and 2 in the lower half, of 1 and 3 in the upper one, each in
+  // two parts.
+  template <std::size_t R>
+  static void add_record(const std::byte* levels, const std::int16_t* q, std::size_t q_stride,
+                         std::size_t dims, __m256i (&sums)[R]) {
+    __m256i acc[R][2];
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < R; ++i) acc[i][0] = acc[i][1] = _mm256_setzero_si256();
+    for (std::size_t dim = 0; dim < dims; dim += 8, levels += 64) {
+      const __m256i two[2] = {_mm256_cvtepi8_epi16(load16(levels)),
+                              _mm256_cvtepi8_epi16(load16(levels + 16))};
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < R; ++i) {
+        const __m256i query = _mm256_broadcastsi128_si256(load16(q + i * q_stride + dim));
+        acc[i][0] = _mm256_add_epi32(acc[i][0], _mm256_madd_epi16(two[0], query));
+        acc[i][1] = _mm256_add_epi32(acc[i][1], _mm256_madd_epi16(two[1], query));
+      }
+    }
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < R; ++i) sums[i] = _mm256_hadd_epi32(acc[i][0], acc[i][1]);
+  }
+
+  static std::int32_t sum_of(const std::int16_t* q, std::size_t dims) {
+    std::int32_t sum = 0;
+    for (std::size_t i = 0; i < dims; ++i) sum += q[i];
+    return sum;
+  }
+
+  template <std::size_t R>
+  static void score_rows(const Scores& t, std::size_t row) {
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const std::int16_t* q = t.q + row * t.q_stride;
+    std::int32_t halves[R][kMostRecords];
+    for (std::size_t record = 0; record * 128 < t.head_dim; ++record) {
+      const std::size_t left = t.head_dim - record * 128;
+      for (std::size_t i = 0; i < R; ++i) {
+        halves[i][record] = sum_of(q + i * t.q_stride + record * 128, left < 128 ? left : 128);
+      }
+    }
+    for (std::size_t key = 0; key < t.keys; key += kOctet) {
+      __m256 dots[R];
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < R; ++i) dots[i] = _mm256_setzero_ps();
+      for (std::size_t record = 0; record * 128 < t.head_dim; ++record) {
+        const std::size_t left = t.head_dim - record * 128;
+        const std::byte* levels = t.levels + (key / kOctet * t.key_groups + record * 16) * 64;
+        __m256i low[R];
+        __m256i high[R];
+        add_record<R>(levels, q + record * 128, t.q_stride, left < 128 ? left : 128, low);
+        add_record<R>(levels + 32, q + record * 128, t.q_stride, left < 128 ? left : 128, high);
+        const __m256 steps = _mm256_loadu_ps(t.steps + record * kKeyTile + key);
+#pragma GCC unroll 4
+        for (std::size_t i = 0; i < R; ++i) {
+          __m256i dot = _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(low[i], high[i]), order);
+          if (t.halves)
+            dot = _mm256_add_epi32(_mm256_add_epi32(dot, dot), _mm256_set1_epi32(halves[i][record]));
+          const __m256 exact = _mm256_cvtepi32_ps(dot);
+          dots[i] = _mm256_fmadd_ps(exact, steps, dots[i]);
+        }
+      }
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < R; ++i) {
+        _mm256_storeu_ps(t.scores + (row + i) * t.scores_stride + key,
+                         _mm256_mul_ps(dots[i], _mm256_set1_ps(t.factors[row + i])));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+const KernelSet& avx2_kernels() {
+  static constexpr KernelSet kSet{
+      .read_keys = read_keys, .read_values = read_values, .score = Body<Avx2>::score, .add = Body<Avx2>::add};
+  return kSet;
+}
+
+}  // namespace metrale::kernels::levels

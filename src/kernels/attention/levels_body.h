@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weighted sums of levels, written once for both instruction sets. `Isa` gives the vectors; it is local to
+// the including source, and so is every instance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention/levels.h"
+
+namespace metrale::kernels::levels {
+namespace {
+
+inline void ask(const Soon (&soon)[2]) {
+  for (const Soon& s : soon) {
+    for (std::size_t at = 0; at < s.bytes; at += 64) __builtin_prefetch(s.from + at, 0, 2);  // 2: into L2
+  }
+}
+
+}  // namespace
+
+template <class Isa>
+struct Body {
+  using Vec = typename Isa::Vec;
+  static constexpr std::size_t kLanes = Isa::kLanes;
+  static constexpr std::size_t kUnit = 2 * kLanes;  // dimensions of a vector of BF16 pairs
+
+  // Adds W units at `dim` to R rows; of the last unit only the first half where kHalf.
+  template <std::size_t R, std::size_t W, bool kHalf = false>
+  static void add_units(const Weighted& t, std::size_t row, std::size_t begin, std::size_t end,
+                        std::size_t dim) {
+    const std::size_t stride = t.value_stride * 2;
+    const std::byte* levels = t.levels + begin * stride + (t.first + dim) * 2;
+    const float* weights = t.weights + row * kKeyTile;
+    float* values = t.values + row * t.stride + dim;
+    constexpr std::size_t kVecs = kHalf ? 1 : 2 * W;
+    Vec acc[R][kVecs];
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kVecs; ++k) acc[i][k] = Isa::load(values + i * t.stride + k * kLanes);
+    }
+    for (std::size_t key = begin; key < end; ++key, levels += stride) {
+      Vec weight[R];
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < R; ++i) weight[i] = Isa::broadcast(weights + i * kKeyTile + key);
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kVecs; ++k) {
+        const auto pairs = Isa::load_pairs(levels + k / 2 * kUnit * 2);
+        const Vec level = k % 2 == 0 ? Isa::first(pairs) : Isa::second(pairs);
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < R; ++i) acc[i][k] = Isa::multiply_add(weight[i], level, acc[i][k]);
+      }
+    }
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kVecs; ++k) Isa::store(values + i * t.stride + k * kLanes, acc[i][k]);
+    }
+  }
+
+  template <std::size_t R>
+  static void add_rows(const Weighted& t, std::size_t row, std::size_t begin, std::size_t end) {
+    constexpr std::size_t kWidth = Isa::units(R);
+    std::size_t dim = 0;
+    for (; dim + kWidth * kUnit <= t.dims; dim += kWidth * kUnit) {
+      add_units<R, kWidth>(t, row, begin, end, dim);
+    }
+    for (; dim + kUnit <= t.dims; dim += kUnit) add_units<R, 1>(t, row, begin, end, dim);
+    if (dim < t.dims) add_units<R, 1, true>(t, row, begin, end, dim);
+  }
+
+  static void add(const Weighted& t, std::size_t row, std::size_t rows, std::size_t begin, std::size_t end) {
+    while (rows > Isa::kMostRows) {
+      add_rows<4>(t, row, begin, end);
+      row += 4;
+      rows -= 4;
+    }
+    switch (rows) {
+      case 6:
+        return add_rows<6>(t, row, begin, end);
+      case 5:
+        return add_rows<5>(t, row, begin, end);
+      case 4:
+        return add_rows<4>(t, row, begin, end);
+      case 3:
+        return add_rows<3>(t, row, begin, end);
+      case 2:
+        return add_rows<2>(t, row, begin, end);
+      case 1:
+        return add_rows<1>(t, row, begin, end);
+      default:
+        return;
+    }
+  }
+
+  // Scores by `Isa::score_rows<R>`, as many rows at a time as registers hold.
+  static void score(const Scores& t, std::size_t row, std::size_t rows) {
+    while (rows > Isa::kMostRows) {
+      const std::size_t now = rows < 2 * Isa::kMostRows ? rows / 2 : Isa::kMostRows;
+      score_few(t, row, now);
+      row += now;
+      rows -= now;
+    }
+    score_few(t, row, rows);
+  }
+
+  static void score_few(const Scores& t, std::size_t row, std::size_t rows) {
+    switch (rows) {
+      case 6:
+        return Isa::template score_rows<6>(t, row);
+      case 5:
+        return Isa::template score_rows<5>(t, row);
+      case 4:
+        return Isa::template score_rows<4>(t, row);
+      case 3:
+        return Isa::template score_rows<3>(t, row);
+      case 2:
+        return Isa::template score_rows<2>(t, row);
+      case 1:
+        return Isa::template score_rows<1>(t, row);
+      default:
+        return;
+    }
+  }
+};
+
+}  // namespace metrale::kernels::levels
