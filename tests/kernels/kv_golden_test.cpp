@@ -45,6 +45,7 @@ class GoldenBlock {
   }
   GoldenBlock(const GoldenBlock&) = delete;
   GoldenBlock& operator=(const GoldenBlock&) = delete;
+  ~GoldenBlock() = default;
 
   [[nodiscard]] std::uint32_t heads() const { return heads_; }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kv_shift: keys in the cache at other positions, in every format: against the definition bit for bit,
 // against double precision within what the format rounds away, and nobody else's bytes.
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -19,8 +20,6 @@
 
 namespace metrale::kernels {
 namespace {
-
-using namespace kv_shift_case;
 
 constexpr std::uint32_t kHeadDims[] = {64, 80, 96, 128, 192, 256, 512};
 
@@ -153,7 +152,7 @@ void write_at(Keys& keys, const std::vector<float>& vectors, const std::vector<s
               .max_rows = rows,
               .half_dims = dim / 2,
               .factor = 1.0F});
-  std::vector<float> turned_keys = vectors;
+  std::vector<float> turned_keys(vectors.begin(), vectors.end());
   run_kernel(test_pool(), kRope,
              {.rows = address(&rows),
               .table = address(table),
@@ -305,23 +304,23 @@ TEST(KvShiftParams, AMeanIsPartOfTheKeyThatTurns) {
 
 class KvShiftRefusals : public testing::Test {
  protected:
-  std::mt19937 random_{25};
-  Params params_{random_, 64};
-  Keys keys_{KvFormat::kTurbo4, 64, params_};
+  std::mt19937 random{25};
+  Params params{random, 64};
+  Keys keys{KvFormat::kTurbo4, 64, params};
 };
 
 TEST_F(KvShiftRefusals, NamesASlotBeyondThePoolAndWritesNothing) {
-  keys_.store(0, random_normal(random_, std::size_t{kHeads} * 64));
-  const Pool before = keys_.bytes();
-  EXPECT_THAT([&] { run_shift(keys_, {.slots = {0, kSlots}, .deltas = {1, 1}, .rotary_dim = 64}); },
+  keys.store(0, random_normal(random, std::size_t{kHeads} * 64));
+  const Pool before = keys.bytes();
+  EXPECT_THAT([&] { run_shift(keys, {.slots = {0, kSlots}, .deltas = {1, 1}, .rotary_dim = 64}); },
               testing::ThrowsMessage<InvalidArgument>(
                   testing::HasSubstr("slot 48 in row 1 is beyond the pool of 3 blocks of 16 tokens")));
-  EXPECT_EQ(keys_.bytes(), before);
+  EXPECT_EQ(keys.bytes(), before);
 }
 
 TEST_F(KvShiftRefusals, NamesAnOddOrTooLargeRotaryDim) {
   for (const std::uint32_t rotary : {3U, 66U}) {
-    EXPECT_THAT([&] { run_shift(keys_, {.slots = {0}, .deltas = {1}, .rotary_dim = rotary}); },
+    EXPECT_THAT([&] { run_shift(keys, {.slots = {0}, .deltas = {1}, .rotary_dim = rotary}); },
                 testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(
                     "rotary_dim " + std::to_string(rotary) + " must be even and at most head_dim 64")));
   }
@@ -331,15 +330,15 @@ TEST_F(KvShiftRefusals, NamesWhatTheLaunchWasNotMadeFor) {
   const Shift shift{.slots = {0, 1}, .deltas = {1, 1}, .rotary_dim = 64};
   const std::uint32_t rows = 2;
   const std::vector<float> inv_freq = inverse_frequencies(32);
-  KvShiftArgs args = shift_args(keys_, shift, rows, inv_freq);
+  KvShiftArgs args = shift_args(keys, shift, rows, inv_freq);
   args.max_rows = 1;
   EXPECT_THAT([&] { run_kernel(test_pool(), kKvShift, args); },
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("kv_shift: 2 rows")));
-  args = shift_args(keys_, shift, rows, inv_freq);
+  args = shift_args(keys, shift, rows, inv_freq);
   args.head_dim = 32;
   EXPECT_THAT([&] { run_kernel(test_pool(), kKvShift, args); },
               testing::ThrowsMessage<Unsupported>(testing::HasSubstr("turbo4 with head_dim 32")));
-  args.k_format = static_cast<KvFormat>(99);
+  args.k_format = std::bit_cast<KvFormat>(99U);
   EXPECT_THAT([&] { run_kernel(test_pool(), kKvShift, args); },
               testing::ThrowsMessage<Unsupported>(testing::HasSubstr("KV format 99")));
 }

@@ -35,24 +35,24 @@ class CopiedBlocks : public testing::TestWithParam<KvDtype> {
   CopiedBlocks() {
     TinyModel model = tiny_model("tiny_qwen3");
     model.config["head_dim"] = kHeadDim;
-    write_tiny_model(model, dir_.path());
+    write_tiny_model(model, dir.path());
     engine::EngineOptions options;
     options.max_seq_len = 64;
     options.max_batch_size = 2;
     options.kv_dtype = GetParam();
-    harness_ = std::make_unique<EngineHarness>(dir_.path(), options);
-    for (std::size_t i = 0; i < 3; ++i) first_.push_back(cache().alloc_block());
-    for (std::size_t i = 0; i < 3; ++i) copies_.push_back(cache().alloc_block());
-    for (const BlockId block : copies_) poison(block);
-    for (std::int32_t token = 0; token < 37; ++token) prompt_.push_back(token * 7 % 250);
-    decoder().set_blocks(0, 0, first_);
-    decoder().set_blocks(1, 0, copies_);
-    step({{.table_row = 0, .start = 0, .tokens = prompt_, .logit_rows = 1}});
-    for (std::size_t i = 0; i < 3; ++i) decoder().copy_block(first_[i], copies_[i]);
+    harness = std::make_unique<EngineHarness>(dir.path(), options);
+    for (std::size_t i = 0; i < 3; ++i) first.push_back(cache().alloc_block());
+    for (std::size_t i = 0; i < 3; ++i) copies.push_back(cache().alloc_block());
+    for (const BlockId block : copies) poison(block);
+    for (std::int32_t token = 0; token < 37; ++token) prompt.push_back(token * 7 % 250);
+    decoder().set_blocks(0, 0, first);
+    decoder().set_blocks(1, 0, copies);
+    step({{.table_row = 0, .start = 0, .tokens = prompt, .logit_rows = 1}});
+    for (std::size_t i = 0; i < 3; ++i) decoder().copy_block(first[i], copies[i]);
   }
 
   void poison(BlockId block) {
-    gpu::GpuBackend& gpu = harness_->gpu();
+    gpu::GpuBackend& gpu = harness->gpu();
     cache().poison_block(block, gpu, gpu.default_stream());
     gpu.synchronize(gpu.default_stream());
   }
@@ -66,14 +66,14 @@ class CopiedBlocks : public testing::TestWithParam<KvDtype> {
     const Tokens tokens{token};
     return step({{.table_row = row, .start = 37, .tokens = tokens, .logit_rows = 1}});
   }
-  [[nodiscard]] kv::PagedKvCache& cache() { return harness_->engine().cache(); }
-  [[nodiscard]] engine::Decoder& decoder() { return harness_->engine().decoder(); }
+  [[nodiscard]] kv::PagedKvCache& cache() { return harness->engine().cache(); }
+  [[nodiscard]] engine::Decoder& decoder() { return harness->engine().decoder(); }
 
-  TempDir dir_;
-  std::unique_ptr<EngineHarness> harness_;
-  std::vector<BlockId> first_;
-  std::vector<BlockId> copies_;
-  Tokens prompt_;
+  TempDir dir;
+  std::unique_ptr<EngineHarness> harness;
+  std::vector<BlockId> first;
+  std::vector<BlockId> copies;
+  Tokens prompt;
 };
 
 std::size_t count_finite(const std::vector<float>& values) {
@@ -88,7 +88,7 @@ TEST_P(CopiedBlocks, GiveTheLogitsOfTheFirstOnes) {
 
 TEST_P(CopiedBlocks, KeepThemWhenTheFirstOnesArePoisoned) {
   const std::vector<float> expected = next_in(1, 11);
-  poison(first_[0]);
+  poison(first[0]);
   EXPECT_TRUE(same_bits(next_in(1, 11), expected));
   EXPECT_EQ(count_finite(next_in(0, 11)), 0U) << "a row that sees the poison";
 }

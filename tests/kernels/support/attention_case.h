@@ -165,6 +165,7 @@ class AttentionStep {
   }
   AttentionStep(const AttentionStep&) = delete;
   AttentionStep& operator=(const AttentionStep&) = delete;
+  ~AttentionStep() = default;
 
   void run() {
     ThreadPool pool(how_.threads);

@@ -17,7 +17,7 @@
 
 #include "kernels/support/kernel_runner.h"
 
-namespace metrale::kernels::kv_shift_case {
+namespace metrale::kernels {
 
 using quant::KvFormat;
 using quant::KvSide;
@@ -236,4 +236,4 @@ struct Error {
   [[nodiscard]] double relative() const { return squares / power; }
 };
 
-}  // namespace metrale::kernels::kv_shift_case
+}  // namespace metrale::kernels
