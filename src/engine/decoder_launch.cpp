@@ -227,8 +227,37 @@ void Decoder::show_probe(std::size_t layer) {
   probe_->take(static_cast<std::uint32_t>(layer), counts->num_tokens, probed_);
 }
 
+void Decoder::launch_kv_write(std::size_t layer, DevicePtr k, DevicePtr v, std::uint32_t max_rows) {
+  const LayerId kv_layer(static_cast<LayerId::Value>(layer));
+  const quant::KvDtype dtype = cache_->dtype_for_layer(kv_layer);
+  const KvConstantsLayout at(config_->num_kv_heads, config_->head_dim);
+  const std::uint64_t mean = has_kv_mean_ ? kv_constant(layer, at.k_mean).address() : 0;
+  kernels_->kv_write(stream_.ref(),
+                     {.rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens)),
+                      .k = k.address(),
+                      .v = v.address(),
+                      .slots = step_address(layout_.slots),
+                      .k_pool = cache_->k_pool_ptr(kv_layer).address(),
+                      .v_pool = cache_->v_pool_ptr(kv_layer).address(),
+                      .max_rows = max_rows,
+                      .stride = qkv_width(*config_),
+                      .num_kv_heads = config_->num_kv_heads,
+                      .head_dim = config_->head_dim,
+                      .block_size = limits_.block_size,
+                      .num_blocks = cache_->num_blocks(),
+                      .type = options_.compute,
+                      .k_format = dtype.k,
+                      .v_format = dtype.v,
+                      .reserved = 0,
+                      .k_params = {.scales = kv_constant(layer, at.k_scales).address(),
+                                   .diagonal = kv_constant(layer, at.k_diagonal).address(),
+                                   .mean = mean},
+                      .v_params = {.scales = kv_constant(layer, at.v_scales).address(),
+                                   .diagonal = kv_constant(layer, at.v_diagonal).address(),
+                                   .mean = 0}});
+}
+
 void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
-  const std::uint64_t rows = step_address(layout_.counts + offsetof(kernels::StepCounts, num_tokens));
   const LayerId kv_layer(static_cast<LayerId::Value>(layer));
   const quant::KvDtype dtype = cache_->dtype_for_layer(kv_layer);
   const std::uint32_t width = qkv_width(*config_);
@@ -238,31 +267,8 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
   const DevicePtr v = k.offset(std::uint64_t{config_->num_kv_heads} * config_->head_dim * element);
   launch_rope(layer, q, k, max_rows);
   if (probe_ != nullptr) show_probe(layer);
+  launch_kv_write(layer, k, v, max_rows);
   const KvConstantsLayout at(config_->num_kv_heads, config_->head_dim);
-  const kernels::KvSideParams k_params{.scales = kv_constant(layer, at.k_scales).address(),
-                                       .diagonal = kv_constant(layer, at.k_diagonal).address(),
-                                       .mean = has_kv_mean_ ? kv_constant(layer, at.k_mean).address() : 0};
-  const kernels::KvSideParams v_params{.scales = kv_constant(layer, at.v_scales).address(),
-                                       .diagonal = kv_constant(layer, at.v_diagonal).address(),
-                                       .mean = 0};
-  kernels_->kv_write(stream_.ref(), {.rows = rows,
-                                     .k = k.address(),
-                                     .v = v.address(),
-                                     .slots = step_address(layout_.slots),
-                                     .k_pool = cache_->k_pool_ptr(kv_layer).address(),
-                                     .v_pool = cache_->v_pool_ptr(kv_layer).address(),
-                                     .max_rows = max_rows,
-                                     .stride = width,
-                                     .num_kv_heads = config_->num_kv_heads,
-                                     .head_dim = config_->head_dim,
-                                     .block_size = limits_.block_size,
-                                     .num_blocks = cache_->num_blocks(),
-                                     .type = options_.compute,
-                                     .k_format = dtype.k,
-                                     .v_format = dtype.v,
-                                     .reserved = 0,
-                                     .k_params = k_params,
-                                     .v_params = v_params});
   const bool k_rotated = quant::kv_format_info(dtype.k).rotated;
   const bool v_rotated = quant::kv_format_info(dtype.v).rotated;
   if (k_rotated) launch_rotation(q, kv_constant(layer, at.q_diagonal), width, /*inverse=*/false, max_rows);
@@ -294,8 +300,8 @@ void Decoder::launch_attention(std::size_t layer, std::uint32_t max_rows) {
                             .scale = static_cast<float>(config_->attention_scale),
                             .window = config_->layer_windows[layer],
                             .reserved = 0,
-                            .k_scales = k_params.scales,
-                            .v_scales = v_params.scales});
+                            .k_scales = kv_constant(layer, at.k_scales).address(),
+                            .v_scales = kv_constant(layer, at.v_scales).address()});
   if (v_rotated) {
     launch_rotation(arena_.ptr(&ArenaSizes::attn_output), kv_constant(layer, at.out_diagonal),
                     config_->num_q_heads * config_->head_dim, /*inverse=*/true, max_rows);

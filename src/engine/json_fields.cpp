@@ -13,6 +13,8 @@ namespace metrale::engine {
 
 namespace {
 
+constexpr int kMaxDepth = 64;  // no file has more than ten
+
 std::string shown(const nlohmann::json* value) {
   if (value == nullptr) return "absent";
   std::string text = value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -22,8 +24,13 @@ std::string shown(const nlohmann::json* value) {
 }  // namespace
 
 nlohmann::json parse_json_object(const std::string& text, const std::string& path) {
+  // Printing and comparing values is recursive.
+  const auto check_depth = [&path](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    if (depth > kMaxDepth) throw FormatError(path, 0, fmt::format("nested more than {} deep", kMaxDepth));
+    return true;
+  };
   try {
-    nlohmann::json value = nlohmann::json::parse(text);
+    nlohmann::json value = nlohmann::json::parse(text, check_depth);
     if (!value.is_object()) throw FormatError(path, 0, "a JSON object was expected");
     return value;
   } catch (const nlohmann::json::parse_error& error) {

@@ -20,7 +20,7 @@ using quant::KvFormat;
 
 constexpr std::string_view kKind = "metrale.kv_calibration";
 constexpr std::uint32_t kVersion = 1;
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{64} << 20;
 
 // `count` finite numbers; above zero where they divide something.
 std::vector<float> read_floats(const JsonFields& fields, std::string_view name, std::size_t count,

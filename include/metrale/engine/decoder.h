@@ -143,6 +143,7 @@ class Decoder {
                    quant::ElementType out_type, std::uint32_t max_rows);
   void launch_rotation(DevicePtr heads, DevicePtr diagonal, std::uint32_t stride, bool inverse,
                        std::uint32_t max_rows);
+  void launch_kv_write(std::size_t layer, DevicePtr k, DevicePtr v, std::uint32_t max_rows);
   void show_probe(std::size_t layer);
   [[nodiscard]] DevicePtr local_rope_table() const;
   // The layer's own of src/engine/kv_constants.h, `offset` floats in.

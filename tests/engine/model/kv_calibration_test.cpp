@@ -101,6 +101,17 @@ TEST(KvCalibrationFile, DamagedTextIsRefusedOrReadNeverCrashes) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST(KvCalibrationFile, NestedWithoutEndIsRefused) {
+  const std::string deep(1'000'000, '[');
+  EXPECT_THROW((void)engine::parse_kv_calibration("{\"format\": " + deep, "deep"), FormatError);
+  EXPECT_THAT(
+      [&] {
+        (void)engine::parse_kv_calibration("{\"a\": " + std::string(65, '[') + std::string(65, ']') + "}",
+                                           "deep");
+      },
+      ThrowsMessage<FormatError>(HasSubstr("nested more than 64 deep")));
+}
+
 TEST(KvCalibration, AnotherModelIsRefusedByItsShape) {
   engine::ModelConfig config;
   config.num_layers = 3;
