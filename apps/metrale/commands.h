@@ -23,6 +23,7 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_plan(CLI::App& command);
 [[nodiscard]] Action add_synth(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_replay(CLI::App& command, const runtime::Environment& environment);
+[[nodiscard]] Action add_quant_report(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_trace(CLI::App& command);
 [[nodiscard]] Action add_info(CLI::App& command);
 [[nodiscard]] Action add_tokenize(CLI::App& command);

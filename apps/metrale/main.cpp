@@ -55,6 +55,8 @@ int run(int argc, char** argv) {
   add("synth", "Write a model with seeded random weights", with_environment(add_synth));
   add("replay", "Run a trace of requests and say how long they took", with_environment(add_replay));
   add("trace", "Write a trace of requests from a seed", add_trace);
+  add("quant-report", "Say what each format of the KV cache costs in accuracy",
+      with_environment(add_quant_report));
   add("info", "Describe a model directory or a safetensors file", add_info);
   add("devices", "List the devices that models can run on", with_environment(add_devices));
   add("tokenize", "Show a text as tokens, or tokens as a text", add_tokenize);

@@ -10,7 +10,12 @@
 
 #include <fmt/format.h>
 
+#include "../html.h"
+
 namespace metrale::replay {
+
+using app::html_escaped;
+
 namespace {
 
 constexpr double kLeft = 60;     // of the time axis, in the units of the drawings
@@ -218,32 +223,6 @@ std::string head(const Report& report) {
 }
 
 }  // namespace
-
-std::string html_escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? ' ' : c;
-    }
-  }
-  return result;
-}
 
 std::string timeline_html(const Report& report) {
   const TimeAxis axis(seconds(report.record->wall));

@@ -14,7 +14,4 @@ inline constexpr std::size_t kMostLanes = 2000;
 
 [[nodiscard]] std::string timeline_html(const Report& report);
 
-// For text and attribute values: & < > " ' become entities, and control characters spaces.
-[[nodiscard]] std::string html_escaped(std::string_view text);
-
 }  // namespace metrale::replay
