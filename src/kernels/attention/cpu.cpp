@@ -56,9 +56,10 @@ class Scratch {
   void reserve(std::size_t rows, std::size_t padded_dim) {
     const std::size_t state = rows * (padded_dim + std::size_t{2} * 16);
     const std::size_t levels_floats = levels::tile_bytes(padded_dim) / sizeof(float);
-    const std::size_t floats = 2 * rows * padded_dim + rows * (kAttentionSplitTokens + kKeyTile + 1) +
-                               std::size_t{2} * kKeyTile * padded_dim + levels_floats + 2 * state + 2 * rows +
-                               std::size_t{16} * 16;
+    const std::size_t rounded_floats = rows * (padded_dim + 1 + levels::kMostRecords);
+    const std::size_t floats =
+        rows * padded_dim + rounded_floats + rows * (kAttentionSplitTokens + kKeyTile) +
+        std::size_t{2} * kKeyTile * padded_dim + levels_floats + 2 * state + 2 * rows + std::size_t{16} * 20;
     if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
     next_ = reinterpret_cast<float*>(buffer_.data());
     q = take(rows * padded_dim);
@@ -67,7 +68,11 @@ class Scratch {
     copies = reinterpret_cast<std::byte*>(take(kKeyTile * padded_dim));
     levels = reinterpret_cast<std::byte*>(take(levels_floats));
     weights = take(rows * kKeyTile);
-    rounded.q = reinterpret_cast<std::int16_t*>(take(rows * padded_dim));
+    rounded.stride = padded_dim;
+    rounded.whole = reinterpret_cast<std::int16_t*>(take(rows * padded_dim / 2));
+    rounded.upper = reinterpret_cast<std::int8_t*>(take(rows * padded_dim / 4));
+    rounded.lower = reinterpret_cast<std::int8_t*>(take(rows * padded_dim / 4));
+    rounded.sums = reinterpret_cast<std::int32_t*>(take(rows * levels::kMostRecords));
     rounded.factors = take(rows);
     ranges = reinterpret_cast<KeyRange*>(take(2 * rows));
     for (SoftmaxState* s : {&part, &total}) {
@@ -86,7 +91,7 @@ class Scratch {
   std::byte* copies = nullptr;
   std::byte* levels = nullptr;
   float* weights = nullptr;
-  RoundedRows rounded;
+  levels::Queries rounded;
 
  private:
   float* take(std::size_t count) {
@@ -193,8 +198,8 @@ class TileHead {
     }
     if (!levels::takes_keys(args_.k_format)) return;
     for (std::size_t row = 0; row < rows_; ++row) {
-      round_row(args_.k_format, args_.scale, scratch_.q + row * padded_, args_.head_dim,
-                scratch_.rounded.q + row * padded_, scratch_.rounded.factors + row);
+      round_row(args_.k_format, args_.scale, scratch_.q + row * padded_, args_.head_dim, row,
+                scratch_.rounded);
     }
   }
 

@@ -36,25 +36,36 @@ inline std::uint32_t peak_bits(const float* q, std::size_t count) {
   return hn::GetLane(hn::MaxOfLanes(du, peak));
 }
 
-// `q` is readable and zero, and `rounded` writable, up to the next multiple of 16.
 inline void round_query(quant::KvFormat format, float scale, const float* q, std::size_t count,
-                        std::int16_t* rounded, float* factor) {
+                        std::size_t row, const levels::Queries& to) {
   const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
   const hn::Rebind<std::int16_t, FloatTag> d16;
+  const hn::Rebind<std::int8_t, FloatTag> d8;
   const std::uint32_t bits = peak_bits(q, count);
   float peak = 0;
   std::memcpy(&peak, &bits, sizeof peak);
   const bool finite = peak < HUGE_VALF;
   const bool vanishes = !finite || peak < levels::kSmallestQuery;
   const FloatVec inverse = hn::Set(d, vanishes ? 0.0F : levels::kQuerySteps / peak);
+  auto sum = hn::Zero(di);
   for (std::size_t i = 0; i < count; i += kVec) {
     // What is not finite may not reach the conversion.
     const FloatVec value = vanishes ? hn::Zero(d) : load_vec(q + i);
-    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(value, inverse))), d16, rounded + i);
+    const auto whole = hn::NearestInt(hn::Mul(value, inverse));
+    const auto upper = hn::ShiftRight<8>(hn::Add(whole, hn::Set(di, 128)));
+    const auto lower = hn::Sub(whole, hn::ShiftLeft<8>(upper));
+    const std::size_t at = row * to.stride + i;
+    hn::StoreU(hn::DemoteTo(d16, whole), d16, to.whole + at);
+    hn::StoreU(hn::DemoteTo(d8, upper), d8, to.upper + at);
+    hn::StoreU(hn::DemoteTo(d8, lower), d8, to.lower + at);
+    if (i % quant::kKvRecordDims == 0) sum = hn::Zero(di);
+    sum = hn::Add(sum, whole);
+    to.sums[row * levels::kMostRecords + i / quant::kKvRecordDims] = hn::GetLane(hn::SumOfLanes(di, sum));
   }
   const float unit = peak / levels::kQuerySteps * scale;
   const float halved = levels::has_half_levels(format) ? unit * 0.5F : unit;
-  *factor = finite ? halved : std::bit_cast<float>(0x7FC00000U);
+  to.factors[row] = finite ? halved : std::bit_cast<float>(0x7FC00000U);
 }
 
 // Scores of every row against the keys that some row sees.
@@ -63,21 +74,24 @@ inline void level_scores(const SplitTask& t, const Seen& seen, const Ahead& ahea
   levels::StoredTile tile;
   for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at += kKeyTile) {
     const Seen rows = seen.of_tile(t.ranges, at);
+    const std::size_t count = rows.last - rows.first;
     levels::find_tile(t.keys, KvSide::kKey, t.head_dim, t.start + at, seen.keys.end - at, tile);
     ahead.of_keys(at, tile);
-    kernels.read_keys(tile, t.levels);
-    kernels.score({.levels = t.levels,
-                   .key_groups = tile.key_groups,
-                   .steps = tile.steps[0],
-                   .halves = levels::has_half_levels(t.keys.format),
-                   .head_dim = t.head_dim,
-                   .keys = tile.keys,
-                   .q = t.rounded.q,
-                   .q_stride = t.padded_dim,
-                   .factors = t.rounded.factors,
-                   .scores = t.scores + at,
-                   .scores_stride = kAttentionSplitTokens},
-                  rows.first, rows.last - rows.first);
+    const levels::Scores scores{.queries = t.rounded,
+                                .head_dim = t.head_dim,
+                                .keys = tile.keys,
+                                .levels = t.levels,
+                                .key_groups = tile.key_groups,
+                                .steps = tile.steps[0],
+                                .halves = levels::has_half_levels(t.keys.format),
+                                .scores = t.scores + at,
+                                .scores_stride = kAttentionSplitTokens};
+    if (count <= kernels.few_rows) {
+      kernels.score_few(tile, scores, rows.first, count);
+    } else {
+      kernels.read_keys(tile, t.levels);
+      kernels.score(scores, rows.first, count);
+    }
   }
 }
 
@@ -101,7 +115,8 @@ inline void level_values(const SplitTask& t, const Seen& seen, const Ahead& ahea
     const Seen rows = seen.of_tile(t.ranges, at);
     levels::find_tile(t.values, KvSide::kValue, t.head_dim, t.start + at, seen.keys.end - at, tile);
     ahead.of_values(at, tile);
-    kernels.read_values(tile, t.levels);
+    const bool few = rows.last - rows.first <= kernels.few_rows && t.head_dim % 64 == 0;
+    if (!few) kernels.read_values(tile, t.levels);
     for (std::size_t first = 0; first < t.head_dim; first += quant::kKvRecordDims) {
       const std::size_t left = t.head_dim - first;
       fold_steps(t, rows, at, tile.keys, tile.steps[first / quant::kKvRecordDims]);
@@ -114,7 +129,11 @@ inline void level_values(const SplitTask& t, const Seen& seen, const Ahead& ahea
                                       .dims = left < quant::kKvRecordDims ? left : quant::kKvRecordDims};
       for_seen_keys(t.ranges, rows.first, rows.last, at,
                     [&](auto height, std::size_t row, std::size_t begin, std::size_t end) {
-                      kernels.add(weighted, row, height(), begin, end);
+                      if (few) {
+                        kernels.add_few(tile, weighted, row, height(), begin, end);
+                      } else {
+                        kernels.add(weighted, row, height(), begin, end);
+                      }
                     });
     }
   }

@@ -2,6 +2,7 @@
 #include "kernels/attention/levels.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include <metrale/base/checked.h>
@@ -23,23 +24,6 @@ T load_as(const std::byte* from) {
   return value;
 }
 
-// Calls body(key, stripe, token) for the tile's keys, where those that do not exist are any tokens of the
-// last one's block.
-template <class Body>
-void for_tokens(const HeadSide& side, std::uint32_t position, std::uint32_t existing, std::size_t keys,
-                const Body& body) {
-  for (std::uint32_t key = 0; key < keys;) {
-    const std::uint32_t at = position + std::min(key, existing - 1);
-    const std::byte* stripe = side.stripes + side.table[at / side.block_size] * side.block_bytes;
-    std::uint32_t token = key < existing ? at % side.block_size : 0;
-    for (; token < side.block_size && key < keys; ++token, ++key) body(key, stripe, token);
-  }
-}
-
-struct Headers {
-  const std::byte* of[kKeyTile];
-};
-
 // The header of a record of kGroups groups: a step and the rows.
 template <std::uint32_t kGroups>
 std::uint64_t load_header(const std::byte* from) {
@@ -50,46 +34,72 @@ std::uint64_t load_header(const std::byte* from) {
   return header;
 }
 
+// What every code of 8 bits stands for.
+constexpr auto kSteps = [] {
+  std::array<float, 256> steps{};
+  for (std::uint32_t code = 0; code < steps.size(); ++code) steps[code] = quant::StepCode{8}.decode(code);
+  return steps;
+}();
+
+// Headers of `count` keys that lie side by side, from `key` of the tile on.
+struct Run {
+  const std::byte* headers;
+  std::size_t header_bytes;
+  std::size_t key;
+  std::size_t count;
+};
+
 template <std::uint32_t kGroups>
-void read_turbo_record(const Headers& headers, std::size_t record, StoredTile& tile) {
+void read_turbo_record(const Run& run, std::size_t record, StoredTile& tile) {
   constexpr quant::StepCode kCoder{kGroups};
-  for (std::size_t key = 0; key < tile.keys; ++key) {
-    const std::uint64_t header = load_header<kGroups>(headers.of[key] + record * 8);
-    tile.rows[record][key] = header >> kGroups << 3;
-    tile.steps[record][key] = kCoder.decode(static_cast<std::uint32_t>(header) & kCoder.nan());
-  }
+  std::uint64_t* rows = tile.rows[record] + run.key;
+  float* steps = tile.steps[record] + run.key;
+  const auto read = [&](std::size_t stride) __attribute__((always_inline)) {
+    const std::byte* from = run.headers + record * 8;
+    for (std::size_t i = 0; i < run.count; ++i) {
+      const auto header = load_header<kGroups>(from + i * stride);
+      rows[i] = header >> kGroups << 3;
+      const std::uint32_t code = static_cast<std::uint32_t>(header) & kCoder.nan();
+      steps[i] = kGroups == 8 ? kSteps[code % kSteps.size()] : kCoder.decode(code);
+    }
+  };
+  // A constant distance for vectors of one record: most are.
+  return run.header_bytes == kGroups / 2 ? read(kGroups / 2) : read(run.header_bytes);
 }
 
-void read_turbo_headers(const Headers& headers, StoredTile& tile) {
+void read_turbo_headers(const Run& run, StoredTile& tile) {
   for (std::uint32_t first = 0; first < tile.head_dim; first += quant::kKvRecordDims) {
     const std::size_t record = first / quant::kKvRecordDims;
     switch (quant::kv_record_dims(static_cast<std::uint32_t>(tile.head_dim), first)) {
       case 128:
-        read_turbo_record<16>(headers, record, tile);
+        read_turbo_record<16>(run, record, tile);
         break;
       case 96:
-        read_turbo_record<12>(headers, record, tile);
+        read_turbo_record<12>(run, record, tile);
         break;
       case 80:
-        read_turbo_record<10>(headers, record, tile);
+        read_turbo_record<10>(run, record, tile);
         break;
       default:
-        read_turbo_record<8>(headers, record, tile);
+        read_turbo_record<8>(run, record, tile);
     }
   }
 }
 
-void read_headers(const HeadSide& side, const Headers& headers, StoredTile& tile) {
+void read_headers(const HeadSide& side, const Run& run, StoredTile& tile) {
   const KvHeader kind = quant::kv_format_info(side.format).header;
-  if (kind == KvHeader::kTurboRows) return read_turbo_headers(headers, tile);
+  if (kind == KvHeader::kTurboRows) return read_turbo_headers(run, tile);
   for (std::size_t record = 0; record * quant::kKvRecordDims < tile.head_dim; ++record) {
-    for (std::size_t key = 0; key < tile.keys; ++key) {
-      tile.steps[record][key] =
-          kind == KvHeader::kNone
-              ? side.scale
-              : quant::bf16_to_float(load_as<std::uint16_t>(headers.of[key] + 2 * record));
+    float* steps = tile.steps[record] + run.key;
+    for (std::size_t i = 0; i < run.count; ++i) {
+      const std::byte* from = run.headers + i * run.header_bytes + 2 * record;
+      steps[i] = kind == KvHeader::kNone ? side.scale : quant::bf16_to_float(load_as<std::uint16_t>(from));
     }
   }
+}
+
+void add_addresses(const std::byte* first, std::size_t stride, std::size_t count, const std::byte** to) {
+  for (const std::byte** end = to + count; to != end; ++to, first += stride) *to = first;
 }
 
 }  // namespace
@@ -103,14 +113,25 @@ void find_tile(const HeadSide& side, KvSide which, std::size_t head_dim, std::ui
   tile.key_groups = padded_groups(head_dim);
   tile.value_stride = value_stride(head_dim);
   tile.keys = round_up(std::size_t{existing}, kOctet);
-  Headers headers;
-  for_tokens(side, position, existing, tile.keys,
-             [&](std::uint32_t key, const std::byte* stripe, std::uint32_t token) {
-               const std::uint32_t row = shared ? token / 8 * 8 + token % 4 * 2 : token;
-               tile.codes[key] = stripe + row * side.row_bytes;
-               headers.of[key] = stripe + side.block_size * side.row_bytes + token * side.header_bytes;
-             });
-  read_headers(side, headers, tile);
+  for (std::uint32_t key = 0; key < tile.keys;) {
+    // Keys that do not exist are any tokens of the last one's block.
+    const std::uint32_t at = position + std::min(key, existing - 1);
+    const std::byte* stripe = side.stripes + side.table[at / side.block_size] * side.block_bytes;
+    const std::uint32_t first = key < existing ? at % side.block_size : 0;
+    const auto here =
+        static_cast<std::uint32_t>(std::min<std::size_t>(side.block_size - first, tile.keys - key));
+    if (shared) {
+      for (std::uint32_t i = 0; i < here; ++i) {
+        const std::uint32_t token = first + i;
+        tile.codes[key + i] = stripe + (token / 8 * 8 + token % 4 * 2) * side.row_bytes;
+      }
+    } else {
+      add_addresses(stripe + first * side.row_bytes, side.row_bytes, here, tile.codes + key);
+    }
+    const std::byte* headers = stripe + side.block_size * side.row_bytes;
+    read_headers(side, {headers + first * side.header_bytes, side.header_bytes, key, here}, tile);
+    key += here;
+  }
 }
 
 bool has_avx512_kernels() {

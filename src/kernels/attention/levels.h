@@ -26,10 +26,13 @@ inline constexpr float kQuerySteps = 32512.0F;
 // A row that is smaller counts as zeros.
 inline constexpr float kSmallestQuery = 0x1p-96F;
 
-// Memory that is needed soon.
+// An octet of keys that is needed soon, asked for in head_dim / 8 parts. Addresses are valid even where there
+// is nothing to ask for.
 struct Soon {
-  const std::byte* from = nullptr;
-  std::size_t bytes = 0;
+  const std::byte* codes;
+  std::size_t part_bytes;
+  const std::byte* headers;
+  std::size_t header_bytes;
 };
 
 // A tile of keys or values as it is stored.
@@ -42,7 +45,7 @@ struct StoredTile {
   const std::byte* codes[kKeyTile];            // of each key; turbo3 values: of the words that it shares
   std::uint64_t rows[kMostRecords][kKeyTile];  // turbo: row of group g in bits 3 + 3g to 5 + 3g
   float steps[kMostRecords][kKeyTile];
-  Soon soon[kKeyTile / kOctet][2];  // codes and headers to ask for with each octet
+  Soon soon[kKeyTile / kOctet];  // what to ask for while an octet is worked on
 };
 
 // Bytes of a tile's levels: keys int8 [octet][group of 8 dims][key][dim], values BF16 [key][value_stride].
@@ -56,22 +59,30 @@ struct StoredTile {
   return kKeyTile * value_stride(head_dim) * 2;
 }
 
+// Rows of queries in 16 bits.
+struct Queries {
+  std::size_t stride = 0;         // from row to row, at least head_dim
+  std::int16_t* whole = nullptr;  // [row][stride]
+  std::int8_t* upper = nullptr;   // [row][stride]: whole = 256 upper + lower
+  std::int8_t* lower = nullptr;   // [row][stride]
+  std::int32_t* sums = nullptr;   // [row][kMostRecords], of a record's elements
+  float* factors = nullptr;       // [row]: what a sum of products is multiplied by
+};
+
 struct Scores {
-  const std::byte* levels;
+  Queries queries;
+  std::size_t head_dim;
+  std::size_t keys;
+  const std::byte* levels;  // of read_keys()
   std::size_t key_groups;
   const float* steps;  // [record][kKeyTile]
   bool halves;         // a level is one half more than the integer
-  std::size_t head_dim;
-  std::size_t keys;
-  const std::int16_t* q;  // [row][q_stride]
-  std::size_t q_stride;
-  const float* factors;  // [row]: what a sum of products is multiplied by
-  float* scores;         // [row][scores_stride]
+  float* scores;       // [row][scores_stride]
   std::size_t scores_stride;
 };
 
 struct Weighted {
-  const std::byte* levels;
+  const std::byte* levels;  // of read_values()
   std::size_t value_stride;
   const float* weights;  // [row][kKeyTile]: the record's steps included
   float* values;         // [row][stride], at the record's first dimension
@@ -80,13 +91,18 @@ struct Weighted {
   std::size_t dims;   // of the record
 };
 
+// What is said of rows holds for rows [row, row + rows).
 struct KernelSet {
+  // So many rows are better served by what reads a tile on the way; others share one that is read first.
+  std::size_t few_rows;
   void (*read_keys)(const StoredTile&, std::byte* levels);
-  void (*read_values)(const StoredTile&, std::byte* levels);
-  // Rows [row, row + rows) against the tile's keys.
   void (*score)(const Scores&, std::size_t row, std::size_t rows);
-  // Adds the weighted levels of keys [begin, end) to rows [row, row + rows), at most 8.
+  void (*score_few)(const StoredTile&, const Scores&, std::size_t row, std::size_t rows);
+  void (*read_values)(const StoredTile&, std::byte* levels);
+  // The weighted levels of keys [begin, end), at most 8 rows.
   void (*add)(const Weighted&, std::size_t row, std::size_t rows, std::size_t begin, std::size_t end);
+  void (*add_few)(const StoredTile&, const Weighted&, std::size_t row, std::size_t rows, std::size_t begin,
+                  std::size_t end);
 };
 
 [[nodiscard]] const KernelSet& avx2_kernels();

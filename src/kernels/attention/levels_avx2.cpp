@@ -145,7 +145,8 @@ template <KvFormat kFormat>
 void read_turbo_keys(const StoredTile& tile, std::byte* levels) {
   alignas(32) std::uint8_t codes[kOctet][kMostDims];
   for (std::size_t first = 0; first < tile.keys; first += kOctet) {
-    ask(tile.soon[first / kOctet]);
+    ask(tile.soon[first / kOctet], 0, tile.head_dim / 8);
+    ask_headers(tile.soon[first / kOctet]);
     for (std::size_t i = 0; i < kOctet; ++i) read_codes<kFormat>(tile, first + i, false, codes[i]);
     std::byte* out = levels + first / kOctet * tile.key_groups * 64;
     for (std::size_t dim = 0; dim < tile.head_dim; dim += 16, out += 2 * 64) {
@@ -159,7 +160,8 @@ void read_turbo_keys(const StoredTile& tile, std::byte* levels) {
 
 void read_key_integers(const StoredTile& tile, std::byte* levels) {
   for (std::size_t first = 0; first < tile.keys; first += kOctet) {
-    ask(tile.soon[first / kOctet]);
+    ask(tile.soon[first / kOctet], 0, tile.head_dim / 8);
+    ask_headers(tile.soon[first / kOctet]);
     std::byte* out = levels + first / kOctet * tile.key_groups * 64;
     for (std::size_t dim = 0; dim < tile.head_dim; dim += 16, out += 2 * 64) {
       for (std::size_t half = 0; half < kOctet; half += 4) {
@@ -195,9 +197,11 @@ void read_turbo_values(const StoredTile& tile, std::byte* levels) {
   alignas(32) std::uint8_t codes[kOctet][kMostDims];
   for (std::size_t key = 0; key < tile.keys; ++key) {
     if (key % kOctet == 0) {
-      ask(tile.soon[key / kOctet]);
+      ask_headers(tile.soon[key / kOctet]);
       for (std::size_t i = 0; i < kOctet; ++i) read_codes<kFormat>(tile, key + i, true, codes[i]);
     }
+    ask(tile.soon[key / kOctet], key % kOctet * (tile.head_dim / 64),
+        (key % kOctet + 1) * (tile.head_dim / 64));
     std::byte* out = levels + key * tile.value_stride * 2;
     for (std::size_t dim = 0; dim < tile.head_dim; dim += 32) {
       const std::uint64_t rows = tile.rows[dim / 128][key];
@@ -244,7 +248,9 @@ __m256i integer_floats(const std::byte* from) {
 template <class Floats>
 void read_byte_values(const StoredTile& tile, Floats&& floats, std::byte* levels) {
   for (std::size_t key = 0; key < tile.keys; ++key) {
-    if (key % kOctet == 0) ask(tile.soon[key / kOctet]);
+    ask(tile.soon[key / kOctet], key % kOctet * (tile.head_dim / 64),
+        (key % kOctet + 1) * (tile.head_dim / 64));
+    if (key % kOctet == 0) ask_headers(tile.soon[key / kOctet]);
     for (std::size_t dim = 0; dim < tile.head_dim; dim += 16) {
       const __m256i first = floats(tile.codes[key] + dim);
       const __m256i second = floats(tile.codes[key] + dim + 8);
@@ -311,23 +317,10 @@ struct Avx2 {
     for (std::size_t i = 0; i < R; ++i) sums[i] = _mm256_hadd_epi32(acc[i][0], acc[i][1]);
   }
 
-  static std::int32_t sum_of(const std::int16_t* q, std::size_t dims) {
-    std::int32_t sum = 0;
-    for (std::size_t i = 0; i < dims; ++i) sum += q[i];
-    return sum;
-  }
-
   template <std::size_t R>
   static void score_rows(const Scores& t, std::size_t row) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const std::int16_t* q = t.q + row * t.q_stride;
-    std::int32_t halves[R][kMostRecords];
-    for (std::size_t record = 0; record * 128 < t.head_dim; ++record) {
-      const std::size_t left = t.head_dim - record * 128;
-      for (std::size_t i = 0; i < R; ++i) {
-        halves[i][record] = sum_of(q + i * t.q_stride + record * 128, left < 128 ? left : 128);
-      }
-    }
+    const std::int16_t* q = t.queries.whole + row * t.queries.stride;
     for (std::size_t key = 0; key < t.keys; key += kOctet) {
       __m256 dots[R];
 #pragma GCC unroll 4
@@ -337,14 +330,15 @@ struct Avx2 {
         const std::byte* levels = t.levels + (key / kOctet * t.key_groups + record * 16) * 64;
         __m256i low[R];
         __m256i high[R];
-        add_record<R>(levels, q + record * 128, t.q_stride, left < 128 ? left : 128, low);
-        add_record<R>(levels + 32, q + record * 128, t.q_stride, left < 128 ? left : 128, high);
+        add_record<R>(levels, q + record * 128, t.queries.stride, left < 128 ? left : 128, low);
+        add_record<R>(levels + 32, q + record * 128, t.queries.stride, left < 128 ? left : 128, high);
         const __m256 steps = _mm256_loadu_ps(t.steps + record * kKeyTile + key);
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < R; ++i) {
           __m256i dot = _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(low[i], high[i]), order);
           if (t.halves)
-            dot = _mm256_add_epi32(_mm256_add_epi32(dot, dot), _mm256_set1_epi32(halves[i][record]));
+            dot = _mm256_add_epi32(_mm256_add_epi32(dot, dot),
+                                   _mm256_set1_epi32(t.queries.sums[(row + i) * kMostRecords + record]));
           const __m256 exact = _mm256_cvtepi32_ps(dot);
           dots[i] = _mm256_fmadd_ps(exact, steps, dots[i]);
         }
@@ -352,7 +346,7 @@ struct Avx2 {
 #pragma GCC unroll 4
       for (std::size_t i = 0; i < R; ++i) {
         _mm256_storeu_ps(t.scores + (row + i) * t.scores_stride + key,
-                         _mm256_mul_ps(dots[i], _mm256_set1_ps(t.factors[row + i])));
+                         _mm256_mul_ps(dots[i], _mm256_set1_ps(t.queries.factors[row + i])));
       }
     }
   }
@@ -361,8 +355,13 @@ struct Avx2 {
 }  // namespace
 
 const KernelSet& avx2_kernels() {
-  static constexpr KernelSet kSet{
-      .read_keys = read_keys, .read_values = read_values, .score = Body<Avx2>::score, .add = Body<Avx2>::add};
+  static constexpr KernelSet kSet{.few_rows = 0,
+                                  .read_keys = read_keys,
+                                  .score = Body<Avx2>::score,
+                                  .score_few = nullptr,
+                                  .read_values = read_values,
+                                  .add = Body<Avx2>::add,
+                                  .add_few = nullptr};
   return kSet;
 }
 

@@ -11,10 +11,18 @@
 namespace metrale::kernels::levels {
 namespace {
 
-inline void ask(const Soon (&soon)[2]) {
-  for (const Soon& s : soon) {
-    for (std::size_t at = 0; at < s.bytes; at += 64) __builtin_prefetch(s.from + at, 0, 2);  // 2: into L2
-  }
+// Asks for part `i`: a little at a time, or the processor waits.
+[[gnu::always_inline]] inline void ask(const Soon& soon, std::size_t i) {
+  const std::byte* from = soon.codes + i * soon.part_bytes;
+  __builtin_prefetch(from, 0, 2);  // 2: into L2
+  for (std::size_t at = 64; at < soon.part_bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+// For parts [begin, end).
+inline void ask(const Soon& soon, std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) ask(soon, i);
+}
+inline void ask_headers(const Soon& soon) {
+  for (std::size_t at = 0; at < soon.header_bytes; at += 64) __builtin_prefetch(soon.headers + at, 0, 2);
 }
 
 }  // namespace

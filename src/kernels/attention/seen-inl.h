@@ -90,12 +90,14 @@ class Ahead {
       const std::size_t from = group + octet / 2;
       const bool values = from >= groups_ && from < 2 * groups_;
       const HeadSide& side = values ? t_.values : t_.keys;
-      const bool known = from < known_;
-      const std::size_t keys = known ? kOctet : 0;
-      tile.soon[octet][0] = {codes_[from] + octet % 2 * keys * side.row_bytes, keys * side.row_bytes};
-      // A group's headers lie close together.
-      const std::size_t headers = known && octet % 2 == 0 ? kGroup * side.header_bytes : 0;
-      tile.soon[octet][1] = {headers == 0 ? nullptr : headers_[from], headers};
+      const std::size_t keys = from < known_ ? kOctet : 0;  // what is not known is asked for at no cost
+      const std::size_t first = octet % 2 * keys;
+      tile.soon[octet] = {.codes = codes_[from] + first * side.row_bytes,
+                          .part_bytes = keys * side.row_bytes * 8 / t_.head_dim,
+                          .headers = codes_[from],
+                          .header_bytes = keys * side.header_bytes};
+      if (keys * side.header_bytes != 0)
+        tile.soon[octet].headers = headers_[from] + first * side.header_bytes;
     }
   }
 

@@ -206,9 +206,9 @@ void finish_row(const SoftmaxState& state, std::size_t row, std::size_t padded_d
   HWY_DYNAMIC_DISPATCH(finish)(state, row, padded_dim, count, type, out);
 }
 
-void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::int16_t* rounded,
-               float* factor) {
-  HWY_DYNAMIC_DISPATCH(round_query)(format, scale, q, count, rounded, factor);
+void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::size_t row,
+               const levels::Queries& to) {
+  HWY_DYNAMIC_DISPATCH(round_query)(format, scale, q, count, row, to);
 }
 
 void load_row(quant::ElementType type, const void* src, std::size_t count, float* dst) {

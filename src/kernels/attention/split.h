@@ -10,6 +10,7 @@
 #include <metrale/quant/element_type.h>
 
 #include "kernels/attention/head_side.h"
+#include "kernels/attention/levels.h"
 
 namespace metrale::kernels {
 
@@ -27,12 +28,6 @@ struct KeyRange {
   [[nodiscard]] bool empty() const { return begin >= end; }
 };
 
-// Queries in 16 bits: score = factor * sum of integer * level * step.
-struct RoundedRows {
-  std::int16_t* q = nullptr;  // [rows][padded_dim]
-  float* factors = nullptr;   // [rows]
-};
-
 struct SplitTask {
   std::size_t rows = 0;
   std::size_t head_dim = 0;
@@ -43,7 +38,7 @@ struct SplitTask {
   std::uint32_t start = 0;           // position of the split's first key
   std::uint32_t next_keys = 0;       // keys of the split that this thread attends next: asked for early
   const float* q = nullptr;          // [rows][padded_dim]
-  RoundedRows rounded;               // the same, where keys are taken by their levels
+  levels::Queries rounded;           // the same, where keys are taken by their levels
   const KeyRange* ranges = nullptr;  // [rows]: keys of the split that the row sees
   float* scores = nullptr;           // scratch [rows][kAttentionSplitTokens]
   float* tile = nullptr;             // scratch [kKeyTile * padded_dim]
@@ -61,10 +56,10 @@ void fold_row(const SoftmaxState& state, const SoftmaxState& part, std::size_t r
 void finish_row(const SoftmaxState& state, std::size_t row, std::size_t padded_dim, std::size_t count,
                 quant::ElementType type, void* out);
 
-// Rounds a row for scores against the levels of `format`: rounded.q[count] and its factor. A row that is not
-// finite has the factor NaN.
-void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::int16_t* rounded,
-               float* factor);
+// Rounds row `row` of `count` dimensions for scores against the levels of `format`; q is readable, and zero,
+// up to the next multiple of 16. A row that is not finite gets the factor NaN.
+void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::size_t row,
+               const levels::Queries& to);
 
 // dst[padded to 16] = src[count].
 void load_row(quant::ElementType type, const void* src, std::size_t count, float* dst);
