@@ -86,6 +86,23 @@ TEST(CudaKvWrite, HasTheBytesOfTheCpuAndWritesNothingElse) {
   }
 }
 
+TEST(CudaKvWrite, WithoutValuesKeysAloneAreStored) {
+  std::mt19937 random(43);
+  const std::vector<std::int64_t> slots{79, 0, -1, 17};
+  const WriteCase c{.type = ElementType::kBf16};
+  const Elements k(c.type, random_normal(random, slots.size() * c.stride()));
+  const std::vector<std::byte> expected = run_write(cpu_backend(), c, slots, k, k).first;
+  DeviceRun run(cuda_backend());
+  const std::uint64_t pool = run.room(expected.size());
+  KvWriteArgs args = write_args(run, c, slots, k, k, pool, 0);
+  args.v = 0;
+  args.v_format = KvFormat::kTurbo3;
+
+  run.run(kKvWrite, args);
+
+  EXPECT_EQ(run.get<std::byte>(pool, expected.size()), expected);
+}
+
 TEST(CudaKvWrite, ReachesBlocksBeyondTwoGibibytes) {
   std::mt19937 random(42);
   WriteCase c{.num_kv_heads = 8, .head_dim = 128, .type = ElementType::kBf16};
@@ -122,7 +139,8 @@ TEST(CudaKvWrite, RefusesAFormatWithoutKernels) {
   DeviceRun run(cuda_backend());
   const Elements rows(c.type, c.stride());
   c.v_format = KvFormat::kTurbo3;
-  const KvWriteArgs args = write_args(run, c, {0}, rows, rows, 0, 0);
+  const std::uint64_t pool = run.room(1);
+  const KvWriteArgs args = write_args(run, c, {0}, rows, rows, pool, pool);
   EXPECT_THROW(run.run(kKvWrite, args), Unsupported);
 }
 

@@ -89,28 +89,32 @@ void expect_side(const Step& step, KvFormat format, KvSide side, const Pool& wri
                                << static_cast<int>(side);
 }
 
+// Both sides of the step into the pools.
+KvWriteArgs write_args(const Step& step, KvFormat format, Pool& k_pool, Pool& v_pool) {
+  return {.rows = address(&step.rows),
+          .k = step.k.address(),
+          .v = step.v.address(),
+          .slots = address(step.slots),
+          .k_pool = address(k_pool),
+          .v_pool = address(v_pool),
+          .max_rows = step.rows,
+          .stride = kHeads * step.head_dim,
+          .num_kv_heads = kHeads,
+          .head_dim = step.head_dim,
+          .block_size = kBlockSize,
+          .num_blocks = kBlocks,
+          .type = step.k.type(),
+          .k_format = format,
+          .v_format = format,
+          .reserved = 0,
+          .k_params = step.k_params.args(),
+          .v_params = step.v_params.args()};
+}
+
 void write_and_expect(Step& step, KvFormat format, ThreadPool& pool) {
   Pool k_pool = fresh(format, step.head_dim);
   Pool v_pool = fresh(format, step.head_dim);
-  run_kernel(pool, kKvWrite,
-             {.rows = address(&step.rows),
-              .k = step.k.address(),
-              .v = step.v.address(),
-              .slots = address(step.slots),
-              .k_pool = address(k_pool),
-              .v_pool = address(v_pool),
-              .max_rows = step.rows,
-              .stride = kHeads * step.head_dim,
-              .num_kv_heads = kHeads,
-              .head_dim = step.head_dim,
-              .block_size = kBlockSize,
-              .num_blocks = kBlocks,
-              .type = step.k.type(),
-              .k_format = format,
-              .v_format = format,
-              .reserved = 0,
-              .k_params = step.k_params.args(),
-              .v_params = step.v_params.args()});
+  run_kernel(pool, kKvWrite, write_args(step, format, k_pool, v_pool));
   expect_side(step, format, KvSide::kKey, k_pool);
   expect_side(step, format, KvSide::kValue, v_pool);
 }
@@ -141,6 +145,22 @@ TEST_P(KvWriteFormats, InstructionSetDoesNotShow) {
   for (const std::uint32_t head_dim : {64U, 80U, 128U}) {
     Step step(random, head_dim, quant::ElementType::kBf16, some_slots());
     write_and_expect(step, GetParam(), test_pool());
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(KvWriteFormats, WithoutValuesKeysAloneAreStored) {
+  std::mt19937 random(15);
+  for (const std::uint32_t head_dim : {64U, 512U}) {
+    Step step(random, head_dim, quant::ElementType::kBf16, some_slots());
+    Pool k_pool = fresh(GetParam(), head_dim);
+    Pool v_pool = fresh(GetParam(), head_dim);
+    KvWriteArgs args = write_args(step, GetParam(), k_pool, v_pool);
+    args.v = args.v_pool = 0;
+    args.v_format = static_cast<KvFormat>(77);
+    run_kernel(test_pool(), kKvWrite, args);
+    expect_side(step, GetParam(), KvSide::kKey, k_pool);
+    EXPECT_EQ(v_pool, fresh(GetParam(), head_dim));
     if (HasFatalFailure()) return;
   }
 }

@@ -193,6 +193,20 @@ TEST(KvWrite, RejectsAFormatWithoutKernels) {
               testing::ThrowsMessage<Unsupported>(testing::HasSubstr("turbo4")));
 }
 
+TEST(KvWrite, RejectsHalfOfAValueSide) {
+  const auto expect_rejected = [](const KvWriteArgs& args, const char* message) {
+    EXPECT_THAT([&] { run_kernel(test_pool(), kKvWrite, args); },
+                testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(message)));
+  };
+  KvWriteStep step({}, {0}, 1);
+  KvWriteArgs args = step.args;
+  args.v = 0;
+  expect_rejected(args, "kv_write: v is 0 and v_pool is not");
+  args = step.args;
+  args.v_pool = 0;
+  expect_rejected(args, "kv_write: v_pool is 0 and v is not");
+}
+
 TEST(KvWrite, RejectsMoreRowsThanTheLaunchWasMadeFor) {
   KvWriteStep step({}, {0, 1}, 1);
   step.args.max_rows = 1;

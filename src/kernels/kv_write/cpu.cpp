@@ -70,6 +70,7 @@ void kv_write_rows(const KvWriteArgs& a, std::size_t begin, std::size_t end) {
   SideWriter<KvSide::kKey>{a, host_ptr<const std::byte>(a.k), host_ptr<std::byte>(a.k_pool), a.k_format,
                            a.k_params}
       .write(begin, end);
+  if (!has_values(a)) return;
   SideWriter<KvSide::kValue>{a, host_ptr<const std::byte>(a.v), host_ptr<std::byte>(a.v_pool), a.v_format,
                              a.v_params}
       .write(begin, end);
@@ -96,7 +97,7 @@ void kv_write(ThreadPool& pool, const KvWriteArgs& args) {
                       row, args.num_blocks, args.block_size));
     }
   }
-  const std::size_t width = std::size_t{2} * args.num_kv_heads * args.head_dim;
+  const std::size_t width = (has_values(args) ? std::size_t{2} : 1) * args.num_kv_heads * args.head_dim;
   pool.parallel_for(rows, row_grain(width), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(kv_write_rows)(args, begin, end);
   });

@@ -12,7 +12,7 @@ namespace {
 void check(const KvWriteArgs& args) {
   check_kv_write(args);
   check_cuda_kv_format("kv_write", args.k_format);
-  check_cuda_kv_format("kv_write", args.v_format);
+  if (has_values(args)) check_cuda_kv_format("kv_write", args.v_format);
 }
 
 }  // namespace

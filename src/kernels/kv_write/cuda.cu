@@ -62,5 +62,6 @@ extern "C" __global__ void kv_write(const __grid_constant__ KvWriteArgs a) {
     return;
   }
   write_side(a, a.k, a.k_pool, a.k_format, static_cast<std::uint64_t>(slot), blockIdx.y);
+  if (a.v == 0) return;
   write_side(a, a.v, a.v_pool, a.v_format, static_cast<std::uint64_t>(slot), blockIdx.y);
 }
