@@ -18,11 +18,11 @@ namespace metrale::kernels::HWY_NAMESPACE {
 
 // Rows [first, last) see some of the split, together the keys of `keys`, which starts with a group.
 struct Seen {
-  explicit Seen(const SplitTask& t) {
-    while (first < t.rows && t.ranges[first].end == 0) ++first;
+  Seen(const KeyRange* ranges, std::size_t rows) {
+    while (first < rows && ranges[first].end == 0) ++first;
     last = first;
-    while (last < t.rows && !t.ranges[last].empty()) ++last;
-    if (last != first) keys = {t.ranges[first].begin / kGroup * kGroup, t.ranges[last - 1].end};
+    while (last < rows && !ranges[last].empty()) ++last;
+    if (last != first) keys = {ranges[first].begin / kGroup * kGroup, ranges[last - 1].end};
   }
 
   // Of them, those that see the tile at `at`.

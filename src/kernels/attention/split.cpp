@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
 #include <metrale/kernels/attention.h>
 
 #undef HWY_TARGET_INCLUDE
@@ -11,34 +9,13 @@
 #include "kernels/attention/decode-inl.h"
 #include "kernels/attention/keys-inl.h"
 #include "kernels/attention/levels-inl.h"
+#include "kernels/attention/read-inl.h"
 #include "kernels/attention/seen-inl.h"
+#include "kernels/attention/softmax-inl.h"
 #include "kernels/attention/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace metrale::kernels::HWY_NAMESPACE {
-
-// Reads the tile at `position`, of which `count` tokens exist, into FP32 vectors; `groups` are as of
-// HeadSide::tile().
-template <KvSide kSide>
-void read_tile(const HeadSide& side, std::size_t head_dim, std::uint32_t position, std::uint32_t count,
-               const std::byte* (&groups)[kTileGroups]) {
-  auto* rows = reinterpret_cast<float*>(side.copies);
-  for (std::uint32_t key = 0; key < count && key < kKeyTile; ++key) {
-    const std::uint32_t at = position + key;
-    const std::byte* stripe = side.stripes + side.table[at / side.block_size] * side.block_bytes;
-    const std::uint32_t token = at % side.block_size;
-    const StoredVector vector{.stripe = stripe,
-                              .token = token,
-                              .row_bytes = side.row_bytes,
-                              .header = stripe + side.block_size * side.row_bytes + token * side.header_bytes,
-                              .head_dim = head_dim};
-    read_vector<kSide>(side.format, vector, side.scale, rows + key * head_dim);
-  }
-  for (std::uint32_t g = 0; g < kTileGroups; ++g) {
-    const std::uint32_t first = g * kGroup < count ? g * kGroup : 0;
-    groups[g] = reinterpret_cast<const std::byte*>(rows + first * head_dim);
-  }
-}
 
 // Where attention finds the tile at `position`, as T: where it lies, or read into FP32. Gives what to ask for
 // meanwhile: `ahead`, or nothing new.
@@ -50,7 +27,9 @@ const std::byte* const* find_tile(const HeadSide& side, std::size_t head_dim, st
     side.tile(position, count, groups);
     return ahead;
   }
-  read_tile<kSide>(side, head_dim, position, count, groups);
+  auto* rows = reinterpret_cast<float*>(side.copies);
+  read_tile<kSide>(side, head_dim, position, count, rows);
+  groups_of_read(rows, head_dim, count, groups);
   return groups;
 }
 
@@ -77,34 +56,6 @@ void split_scores(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
   }
 }
 
-// Turns the scores of the keys that a row sees into weights; gives their maximum and sum.
-void softmax_row(float* scores, const KeyRange& keys, float& max, float& sum) {
-  const FloatTag d;
-  const std::size_t begin = keys.begin / kLanes * kLanes;
-  const std::size_t end = (keys.end + kLanes - 1) / kLanes * kLanes;
-  for (std::size_t j = begin; j < keys.begin; ++j) scores[j] = -HUGE_VALF;
-  for (std::size_t j = keys.end; j < end; ++j) scores[j] = -HUGE_VALF;
-  Lanes16 best = set_lanes(-HUGE_VALF);
-  for (std::size_t j = begin; j < end; j += kLanes) {
-#pragma GCC unroll 2
-    for (std::size_t k = 0; k < kParts; ++k) {
-      best.part[k] = hn::Max(best.part[k], load_vec(scores + j + k * kVec));
-    }
-  }
-  max = max_lanes(best);
-  const FloatVec shift = hn::Set(d, max);
-  Lanes16 sums = set_lanes(0.0F);
-  for (std::size_t j = begin; j < end; j += kLanes) {
-#pragma GCC unroll 2
-    for (std::size_t k = 0; k < kParts; ++k) {
-      const FloatVec weight = exp_vec(hn::Sub(load_vec(scores + j + k * kVec), shift));
-      store_vec(weight, scores + j + k * kVec);
-      sums.part[k] = hn::Add(sums.part[k], weight);
-    }
-  }
-  sum = sum_lanes(sums);
-}
-
 // Weighted sums over the values that some row sees, which are stored as T, or read into it.
 template <class T>
 void split_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
@@ -128,7 +79,7 @@ void split_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
 }
 
 void attend(const SplitTask& t) {
-  const Seen seen(t);
+  const Seen seen(t.ranges, t.rows);
   if (seen.first == seen.last) return;
   const Ahead ahead(t, seen);
   if (levels::takes_keys(t.keys.format)) {
