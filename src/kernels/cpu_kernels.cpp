@@ -14,6 +14,7 @@ void register_cpu_kernels(gpu::CpuKernelTable& table) {
   register_linear(table);
   register_linear_fp8(table);
   register_logits(table);
+  register_mla_attention(table);
   register_norm(table);
   register_rope(table);
   register_rotation(table);

@@ -22,6 +22,7 @@ void register_cuda_kernels(gpu::CudaKernelTable& table, const CudaKernelOptions&
   register_linear(table, options);
   register_linear_fp8(table, options);
   register_logits(table);
+  register_mla_attention(table);
   register_norm(table);
   register_peers(table);
   register_rope(table);

@@ -17,6 +17,7 @@ void register_kv_write(gpu::CudaKernelTable& table);
 void register_linear(gpu::CudaKernelTable& table, const CudaKernelOptions& options);
 void register_linear_fp8(gpu::CudaKernelTable& table, const CudaKernelOptions& options);
 void register_logits(gpu::CudaKernelTable& table);
+void register_mla_attention(gpu::CudaKernelTable& table);
 void register_norm(gpu::CudaKernelTable& table);
 // Those that the build has; peers.cpp or peers_none.cpp.
 void register_peers(gpu::CudaKernelTable& table);

@@ -18,6 +18,7 @@ gpu::CudaModuleImages kv_write_images();
 gpu::CudaModuleImages linear_images();
 gpu::CudaModuleImages linear_fp8_images();
 gpu::CudaModuleImages logits_images();
+gpu::CudaModuleImages mla_attention_images();
 gpu::CudaModuleImages norm_images();
 gpu::CudaModuleImages rope_images();
 gpu::CudaModuleImages rotation_images();

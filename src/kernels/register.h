@@ -14,6 +14,7 @@ void register_kv_write(gpu::CpuKernelTable& table);
 void register_linear(gpu::CpuKernelTable& table);
 void register_linear_fp8(gpu::CpuKernelTable& table);
 void register_logits(gpu::CpuKernelTable& table);
+void register_mla_attention(gpu::CpuKernelTable& table);
 void register_norm(gpu::CpuKernelTable& table);
 void register_rope(gpu::CpuKernelTable& table);
 void register_rotation(gpu::CpuKernelTable& table);
