@@ -72,6 +72,31 @@ def embedding():
     return family
 
 
+def mla_attention():
+    family = Family("mla_attention")
+    kinds = (("ragged", 2, 64, 16, "bf16", "bf16", 0, [(4, 4), (9, 1), (1, 1)]),
+             ("window", 1, 64, 32, "fp32", "bf16", 6, [(13, 3), (7, 2), (5, 1)]))
+    for name, heads, latent_dim, rope_dim, latent_format, rope_format, window, seqs in kinds:
+        scale = np.float32(1 / np.sqrt(np.float32(latent_dim + rope_dim)))
+        arrays = {"q_latent": [], "q_rope": [], "latent": [], "rope": []}
+        out = []
+        for context, queries in seqs:
+            q_latent, q_rope = family.normal(queries, heads, latent_dim), family.normal(queries, heads, rope_dim)
+            latent = as_type(family.normal(context, latent_dim), latent_format)
+            rope = as_type(family.normal(context, rope_dim), rope_format)
+            for array, part in zip(arrays.values(), (q_latent, q_rope, latent, rope)):
+                array.append(part.reshape(-1))
+            keys, q = np.concatenate([latent, rope], 1), np.concatenate([q_latent, q_rope], 2)
+            # One KV head, whose values are the latents.
+            out += [attend(q[i], keys[:, None], latent[:, None], context - queries + i, scale, window)
+                    for i in range(queries)]
+        family.case(name, {"heads": heads, "latent_dim": latent_dim, "rope_dim": rope_dim, "latent_format": latent_format,
+                           "rope_format": rope_format, "window": window, "contexts": [s[0] for s in seqs],
+                           "queries": [s[1] for s in seqs], "relative": 0.0, "absolute": 2e-6},
+                    **{key: ("f32", np.concatenate(parts)) for key, parts in arrays.items()}, out=("f32", out))
+    return family
+
+
 def norm():
     family = Family("norm")
     for name, kind, rows, width, epsilon in (("fp32", "fp32", 3, 37, 1e-5), ("bf16", "bf16", 2, 64, 1e-6)):
@@ -168,10 +193,10 @@ def kv_shift():
 
 
 def attend(q, k, v, position, scale, window):
-    """q [heads][dim] at `position` over k, v [token][kv_head][dim], the last `window` of them (0: all)."""
+    """q [heads][dim] at `position` over k, v [token][kv_head][own dim], the last `window` of them (0: all)."""
     begin = max(0, position + 1 - window) if window else 0
     group = q.shape[0] // k.shape[1]
-    out = np.empty(q.shape, np.float64)
+    out = np.empty((q.shape[0], v.shape[2]), np.float64)
     for head in range(q.shape[0]):
         keys, values = (side[begin:position + 1, head // group].astype(np.float64) for side in (k, v))
         scores = scale * (keys * q[head].astype(np.float64)).sum(1)
@@ -229,7 +254,8 @@ def linear():
     return family
 
 
-FAMILIES = (activation, attention, embedding, kv_shift, kv_write, linear, logits, norm, rope)
+FAMILIES = (activation, attention, embedding, kv_shift, kv_write, linear, logits, mla_attention, norm,
+            rope)
 
 
 def write_all(folder):

@@ -17,7 +17,7 @@
 #include <metrale/kernels/norm.h>
 #include <metrale/kernels/rope.h>
 
-#include "kernels/support/attention_case.h"
+#include "kernels/support/mla_case.h"
 
 namespace metrale::kernels {
 namespace {
@@ -284,6 +284,40 @@ TEST(KernelGolden, PagedAttention) {
     }
     c.expect_out(run_attention(shape, sequences, seqs).floats());
     c.expect_out(run_attention(shape, sequences, seqs, {.block_size = 64, .workspace = true}).floats());
+  });
+}
+
+TEST(KernelGolden, MlaAttention) {
+  for_cases("mla_attention", nullptr, [](const Case& c) {
+    const MlaShape shape{.num_heads = c.u32("heads"),
+                         .latent_dim = c.u32("latent_dim"),
+                         .rope_dim = c.u32("rope_dim"),
+                         .latent_format = format_of(c.at("latent_format")),
+                         .rope_format = format_of(c.at("rope_format")),
+                         .window = c.u32("window")};
+    std::vector<SeqShape> seqs;
+    for (std::size_t s = 0; s < c.at("contexts").size(); ++s) {
+      seqs.push_back({c.at("contexts")[s].get<std::uint32_t>(), c.at("queries")[s].get<std::uint32_t>()});
+    }
+    const auto part = [&](const char* q_name, const char* stored_name, std::size_t dim) {
+      const auto q_values = c.array<float>(q_name);
+      const auto stored_values = c.array<float>(stored_name);
+      std::span<const float> q(q_values);
+      std::span<const float> stored(stored_values);
+      std::vector<Sequence> sequences;
+      for (const SeqShape& seq : seqs) {
+        std::vector<float> all_q(std::size_t{seq.context - seq.queries} * shape.num_heads * dim);
+        const auto own_q = take(q, std::size_t{seq.queries} * shape.num_heads * dim);
+        all_q.insert(all_q.end(), own_q.begin(), own_q.end());
+        const auto vectors = take(stored, seq.context * dim);
+        sequences.push_back({all_q, vectors, vectors});
+      }
+      return sequences;
+    };
+    const MlaSequences sequences{part("q_latent", "latent", shape.latent_dim),
+                                 part("q_rope", "rope", shape.rope_dim)};
+    c.expect_out(run_mla(shape, sequences, seqs).floats());
+    c.expect_out(run_mla(shape, sequences, seqs, {.block_size = 64, .workspace = true}).floats());
   });
 }
 
