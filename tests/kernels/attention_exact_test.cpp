@@ -60,6 +60,18 @@ const std::vector<AttentionShape>& exact_shapes() {
        .head_dim = 96,
        .k_format = quant::KvFormat::kFp8,
        .v_format = quant::KvFormat::kTurbo8i},
+      {.num_q_heads = 7,
+       .num_kv_heads = 1,
+       .head_dim = 192,
+       .k_format = quant::KvFormat::kTurbo8i,
+       .v_format = quant::KvFormat::kTurbo8},
+      {.num_q_heads = 6,
+       .num_kv_heads = 2,
+       .head_dim = 128,
+       .type = quant::ElementType::kF16,
+       .k_format = quant::KvFormat::kTurbo3,
+       .v_format = quant::KvFormat::kTurbo4,
+       .window = 150},
   };
   return shapes;
 }
@@ -80,6 +92,13 @@ TEST(PagedAttentionExactness, DecodingTokenByTokenGivesThePrefillsBits) {
   const auto whole = in_chunks(shape, sequences, 530, 530);
   EXPECT_EQ(in_chunks(shape, sequences, 530, 1), whole);
   EXPECT_EQ(in_chunks(shape, sequences, 530, 1, {.workspace = true}), whole);
+}
+
+TEST(PagedAttentionExactness, DecodingTokenByTokenGivesThePrefillsBitsInEveryFormat) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    const auto sequences = random_sequences(2, shape, {{90, 90}});
+    EXPECT_EQ(in_chunks(shape, sequences, 90, 1), in_chunks(shape, sequences, 90, 90));
+  }
 }
 
 TEST(PagedAttentionExactness, TheRestOfTheBatchDoesNotShow) {
@@ -165,6 +184,22 @@ TEST(PagedAttentionExactness, AWindowOfTheWholeContextIsNone) {
   const auto whole = in_chunks(shape, sequences, 620, 620);
   shape.window = 620;
   EXPECT_EQ(in_chunks(shape, sequences, 620, 620), whole);
+}
+
+TEST(PagedAttentionExactness, AQueryThatIsNotFiniteShowsInItsRowAlone) {
+  for (const AttentionShape& shape : exact_shapes()) {
+    for (const float x : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      auto sequences = random_sequences(12, shape, {{40, 40}});
+      const Elements clean = run_attention(shape, sequences, {{40, 40}});
+      sequences[0].q[std::size_t{20} * shape.num_q_heads * shape.head_dim + 3] = x;
+
+      const Elements out = run_attention(shape, sequences, {{40, 40}});
+
+      EXPECT_EQ(rows_of(shape, out, 0, 20), rows_of(shape, clean, 0, 20));
+      EXPECT_EQ(rows_of(shape, out, 21, 19), rows_of(shape, clean, 21, 19));
+      EXPECT_TRUE(std::isnan(out.get(std::size_t{20} * shape.num_q_heads * shape.head_dim)));
+    }
+  }
 }
 
 // The pool's unused slots are NaN in every case; here later tokens of the same step are not finite either.
