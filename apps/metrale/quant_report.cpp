@@ -164,8 +164,8 @@ int write_report(const QuantReportFlags& flags, const runtime::Environment& envi
   report.synthetic = measure_synthetic(flags, measurer);
   json.write(quant_report::to_json(report));
   html.write(quant_report::to_html(report));
-  directory.keep();
   json.commit();
+  directory.keep();
   html.commit();
   Output("").write(flags.json ? quant_report::summary_json(report) : quant_report::to_text(report));
   return kOk;

@@ -137,28 +137,25 @@ HeadErrors Measurer::head(const quant::AttentionInput& input) const {
   go_through_formats(head_dim, keys);
   go_through_formats(head_dim, values);
 
-  const quant::AttentionReference reference(input);
-  std::vector<quant::AttentionReference::Keys> scored(keys.size());
-  pool_->parallel_for(keys.size(), 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      check();
-      scored[i] = reference.with_keys(keys[i].back);
-    }
-  });
   HeadErrors errors{.nmse = {}, .attention = std::vector<AttentionError>(variants.size())};
   for (std::size_t i = 0; i < formats.size(); ++i)
     errors.nmse.push_back({formats[i], keys[i].nmse(), values[i].nmse()});
-  pool_->parallel_for(variants.size(), 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
+  const quant::AttentionReference reference(input);
+  // All variants of the same keys together: weights are large where the text is long.
+  pool_->parallel_for(keys.size(), 1, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t key = begin; key < end; ++key) {
       check();
-      const Variant& variant = variants[i];
-      const auto key = std::ranges::find_if(keys, [&](const Side& side) {
-        return side.format == variant.dtype.k && side.equalised == (variant.group == Group::kEqualised);
-      });
-      const auto value = std::ranges::find(values, variant.dtype.v, &Side::format);
-      const auto& with_keys = scored[static_cast<std::size_t>(key - keys.begin())];
-      errors.attention[i] = {with_keys.logit_rmse, with_keys.kl,
-                             reference.output_error(with_keys.weights, value->back).nmse()};
+      const auto with_keys = reference.with_keys(keys[key].back);
+      for (std::size_t i = 0; i < variants.size(); ++i) {
+        const Variant& variant = variants[i];
+        if (variant.dtype.k != keys[key].format ||
+            (variant.group == Group::kEqualised) != keys[key].equalised)
+          continue;
+        check();
+        const auto value = std::ranges::find(values, variant.dtype.v, &Side::format);
+        errors.attention[i] = {with_keys.logit_rmse, with_keys.kl,
+                               reference.output_error(with_keys.weights, value->back).nmse()};
+      }
     }
   });
   return errors;
