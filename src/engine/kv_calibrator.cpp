@@ -7,6 +7,7 @@
 #include <metrale/base/checked.h>
 #include <metrale/base/error.h>
 #include <metrale/engine/kv_calibrator.h>
+#include <metrale/quant/kv_equaliser.h>
 
 #include "engine/convert_elements.h"
 
@@ -19,8 +20,6 @@ constexpr std::uint32_t kRunnerBlockSize = 16;
 constexpr std::uint32_t kRunnerStepTokens = 512;
 // Of the largest number that was seen: what comes later may be larger.
 constexpr float kHeadroom = 2.0F;
-// A channel that queries never use, or that keys never fill, is not stretched without bounds.
-constexpr double kLeastShare = 1e-4;
 
 gpu::EngineLimits runner_limits(std::uint32_t max_tokens) {
   return {.max_seq_len = max_tokens,
@@ -90,27 +89,18 @@ class KvSums final : public AttentionProbe {
   std::vector<LayerSums> layers_;
 };
 
-// sqrt(stored / met) of each channel: with a quantiser whose error is alike in all directions it is the
-// divisor that makes the sum of met^2 error^2 least. `stored` and `met` are root mean squares.
-std::vector<float> equaliser(const std::vector<double>& stored, const std::vector<double>& met,
-                             std::size_t head_dim) {
-  std::vector<float> divisors(stored.size());
+// Of every head.
+std::vector<float> divisors(const std::vector<double>& stored, const std::vector<double>& met,
+                            std::size_t head_dim) {
+  std::vector<float> result;
   for (std::size_t head = 0; head < stored.size(); head += head_dim) {
-    const auto floor_of = [&](const std::vector<double>& all) {
-      const auto first = all.begin() + static_cast<std::ptrdiff_t>(head);
-      return kLeastShare * *std::max_element(first, first + static_cast<std::ptrdiff_t>(head_dim));
+    const auto of_head = [&](const std::vector<double>& all) {
+      return std::span(all).subspan(head, head_dim);
     };
-    const double stored_floor = floor_of(stored);
-    const double met_floor = floor_of(met);
-    for (std::size_t c = head; c < head + head_dim; ++c) {
-      const bool is_known = stored_floor > 0 && met_floor > 0;
-      divisors[c] =
-          is_known
-              ? static_cast<float>(std::sqrt(std::max(stored[c], stored_floor) / std::max(met[c], met_floor)))
-              : 1.0F;
-    }
+    const std::vector<float> own = quant::equaliser_divisors(of_head(stored), of_head(met));
+    result.insert(result.end(), own.begin(), own.end());
   }
-  return divisors;
+  return result;
 }
 
 // Root mean squares, over output features and the query heads of a KV head, of what reads each value channel.
@@ -151,9 +141,9 @@ void add_equaliser(const KvModel& model, std::size_t index, const LayerSums& sum
     q[c] = std::sqrt(sums.q_squares[c] / (tokens * static_cast<double>(group)));
     v[c] = std::sqrt(sums.v_squares[c] / tokens);
   }
-  layer.k_equaliser = equaliser(k, q, model.config.head_dim);
+  layer.k_equaliser = divisors(k, q, model.config.head_dim);
   layer.v_equaliser =
-      equaliser(v, output_weights(model, model.weights.layers()[index].o), model.config.head_dim);
+      divisors(v, output_weights(model, model.weights.layers()[index].o), model.config.head_dim);
 }
 
 }  // namespace

@@ -29,13 +29,15 @@ std::vector<double> spreads(std::uint32_t head_dim, std::span<const float> x, st
     const double difference = x[i] - about[i % head_dim];
     spread[i % head_dim] += difference * difference;
   }
-  double most = 0;
-  for (double& s : spread) {
-    s = std::sqrt(s / static_cast<double>(x.size() / head_dim));
-    most = std::max(most, s);
-  }
-  for (double& s : spread) s = most > 0 ? std::max(s, kLeastShare * most) : 1;
+  for (double& s : spread) s = std::sqrt(s / static_cast<double>(x.size() / head_dim));
   return spread;
+}
+
+std::vector<double> not_too_small(std::span<const double> sizes) {
+  const double most = sizes.empty() ? 0 : *std::ranges::max_element(sizes);
+  std::vector<double> result;
+  for (const double size : sizes) result.push_back(most > 0 ? std::max(size, kLeastShare * most) : 1);
+  return result;
 }
 
 }  // namespace
@@ -52,6 +54,17 @@ std::vector<float> KvEqualiser::query_diagonal(std::span<const float> signs) con
   return diagonal;
 }
 
+std::vector<float> equaliser_divisors(std::span<const double> stored, std::span<const double> met) {
+  expects(stored.size() == met.size(), "equaliser: sizes of unequally many channels");
+  const std::vector<double> of_stored = not_too_small(stored);
+  const std::vector<double> of_met = not_too_small(met);
+  std::vector<float> divisors;
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    divisors.push_back(static_cast<float>(std::sqrt(of_stored[i] / of_met[i])));
+  }
+  return divisors;
+}
+
 KvEqualiser make_equaliser(std::uint32_t head_dim, std::span<const float> keys,
                            std::span<const float> queries) {
   check(head_dim, keys);
@@ -59,11 +72,8 @@ KvEqualiser make_equaliser(std::uint32_t head_dim, std::span<const float> keys,
   const std::vector<double> mean = means(head_dim, keys);
   const std::vector<double> of_keys = spreads(head_dim, keys, mean);
   const std::vector<double> of_queries = spreads(head_dim, queries, std::vector<double>(head_dim));
-  KvEqualiser equaliser;
-  for (std::uint32_t i = 0; i < head_dim; ++i) {
-    equaliser.mean.push_back(static_cast<float>(mean[i]));
-    equaliser.s.push_back(static_cast<float>(std::sqrt(of_keys[i] / of_queries[i])));
-  }
+  KvEqualiser equaliser{.mean = {}, .s = equaliser_divisors(of_keys, of_queries)};
+  for (const double m : mean) equaliser.mean.push_back(static_cast<float>(m));
   return equaliser;
 }
 

@@ -19,11 +19,15 @@ struct KvEqualiser {
   [[nodiscard]] std::vector<float> query_diagonal(std::span<const float> signs) const;
 };
 
-// s = sqrt(standard deviation of the keys / root mean square of the queries), by channel: where a format's
-// error is alike in all directions, no other s has a smaller expected error of the score <q, k>. keys,
-// queries: [count][head_dim]. A channel counts as 1e-4 of what the largest one has, at least; keys or queries
-// that have nothing in any channel count as 1. Throws InvalidArgument for none, or for sizes that are not
-// whole vectors.
+// s = sqrt(stored / met) of each channel of a head: where a format's error is alike in all directions, no
+// other s makes the sum of met^2 error^2 smaller. `stored` is the size of what is stored (the standard
+// deviation of keys), `met` that of what it is multiplied with (the root mean square of queries). A channel
+// counts as 1e-4 of what the largest one has, at least; a head that has nothing in any channel counts as 1.
+[[nodiscard]] std::vector<float> equaliser_divisors(std::span<const double> stored,
+                                                    std::span<const double> met);
+
+// Of keys and queries: [count][head_dim]. Throws InvalidArgument for none, or for sizes that are not whole
+// vectors.
 [[nodiscard]] KvEqualiser make_equaliser(std::uint32_t head_dim, std::span<const float> keys,
                                          std::span<const float> queries);
 
