@@ -3,7 +3,7 @@
 """What each format of the KV cache costs a model: perplexity, KL divergence and share of equal top tokens beside a BF16 cache.
 
 Usage: kv_quality.py [--program FILE] [--model DIR] [--text FILE --calibration-text FILE] [--windows 10] [--jobs N] [--threads N]
-                     [--commit NAME] [--out bench/results/kv_quality.json]
+                     [--commit NAME] [--resume] [--out bench/results/kv_quality.json]
 
 Runs `metrale score` on the first windows of 2,048 tokens of the text for every format and named pair, with no high-precision
 layers, then with a calibration made on the other text (`metrale calibrate`), alone and within a budget of 4.0 bits. At last
@@ -122,15 +122,24 @@ class Runs:
         return json.loads(done.stdout)
 
     def score(self, model, dtype, calibration=None):
+        kept = self.options.work / f"score_{model.name}_{dtype}_{calibration.stem if calibration else 'plain'}.json"
+        if self.options.resume and kept.exists():
+            return json.loads(kept.read_text())
         flags = ["--kv-calibration", calibration] if calibration else []
         result = self.metrale("score", model, "--file", self.text, "--window", 2048, "--stride", 2048, "--max-windows",
                               self.options.windows, "--kv-dtype", dtype, *flags)
         print(dtype, "calibrated" if calibration else "", result["perplexity"], result.get("mean_kl_divergence"),
               result.get("same_top"), file=sys.stderr, flush=True)
+        kept.write_text(json.dumps(result))
         return result
 
     def calibrate(self, model, out, *flags):
-        return self.metrale("calibrate", "-m", model, "-f", self.calibration_text, "-o", out, *flags)
+        kept = out.with_suffix(".summary")
+        if self.options.resume and kept.exists():
+            return json.loads(kept.read_text())
+        result = self.metrale("calibrate", "-m", model, "-f", self.calibration_text, "-o", out, *flags)
+        kept.write_text(json.dumps(result))
+        return result
 
 
 def measure(options, runs, work):
@@ -139,7 +148,8 @@ def measure(options, runs, work):
     runs.calibrate(options.model, calibration)
     budget = runs.calibrate(options.model, budget_file, "--budget", "4.0")["budget"]
     plain, biased = work / "plain", work / "biased"
-    write_biased_models(options.model, plain, biased)
+    if not (options.resume and (biased / "model.safetensors").exists()):
+        write_biased_models(options.model, plain, biased)
     for model in (plain, biased):
         runs.calibrate(model, work / f"{model.name}.json")
     jobs = {name: (options.model, name, None) for name in FORMATS + PAIRS}
@@ -212,6 +222,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, help="scores that run at a time")
     parser.add_argument("--threads", type=int, default=0, help="of each")
     parser.add_argument("--commit", help="what the report names; default: of this checkout")
+    parser.add_argument("--resume", action="store_true", help="keep what an interrupted run left in the work folder")
     parser.add_argument("--work", type=Path, default=ROOT / "build/kv_quality")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/kv_quality.json")
     options = parser.parse_args()
