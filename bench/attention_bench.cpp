@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <future>
-#include <immintrin.h>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -27,6 +26,7 @@
 #include <metrale/quant/float_convert.h>
 #include <metrale/quant/kv_codec.h>
 
+#include "support/multiply_add_rate.h"
 #include "support/read_rate.h"
 #include "support/report.h"
 
@@ -69,10 +69,6 @@ class Machine {
     pool_.post([&task] { task(); });
     done.get();
   }
-  // Runs part(0) and part(1) on two threads.
-  void on_all(const std::function<void(std::size_t)>& part) {
-    on_worker([&] { pool_.parallel_for(kThreads, 1, [&](std::size_t begin, std::size_t) { part(begin); }); });
-  }
   void attention(const kernels::AttentionArgs& args) { attention_(pool_, &args); }
   [[nodiscard]] ThreadPool& pool() { return pool_; }
 
@@ -81,44 +77,6 @@ class Machine {
   gpu::CpuKernelTable table_;
   gpu::CpuKernelBody attention_ = nullptr;
 };
-
-// ---- limits of the machine
-
-constexpr std::size_t kChains = 12;
-constexpr std::size_t kFmaRounds = 4'000'000;
-
-[[gnu::target("avx512f")]] void multiply_add_avx512() {
-  __m512 acc[kChains];  // unequal, or the compiler keeps only one
-  for (std::size_t i = 0; i < kChains; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
-  const __m512 factor = _mm512_set1_ps(0.5F);
-  for (std::size_t i = 0; i < kFmaRounds; ++i) {
-#pragma GCC unroll 12
-    for (__m512& a : acc) a = _mm512_fmadd_ps(a, factor, factor);
-  }
-  for (const __m512& a : acc) keep(a);
-}
-
-void multiply_add_avx2() {
-  __m256 acc[kChains];
-  for (std::size_t i = 0; i < kChains; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
-  const __m256 factor = _mm256_set1_ps(0.5F);
-  for (std::size_t i = 0; i < kFmaRounds; ++i) {
-#pragma GCC unroll 12
-    for (__m256& a : acc) a = _mm256_fmadd_ps(a, factor, factor);
-  }
-  for (const __m256& a : acc) keep(a);
-}
-
-// Floating-point operations a second of two threads that do nothing but multiply-adds in registers.
-double multiply_add_rate(Machine& machine) {
-  const bool wide = cpu_isa() != CpuIsa::kAvx2;
-  const double seconds = median_seconds(kRuns, [&] {
-    machine.on_all([&](std::size_t) { wide ? multiply_add_avx512() : multiply_add_avx2(); });
-  });
-  return static_cast<double>(kThreads * kFmaRounds * kChains * 2 * (wide ? 16 : 8)) / seconds;
-}
-
-// ---- a step
 
 // BF16 numbers of about one in size.
 void fill_bf16(std::span<std::byte> memory) {
@@ -342,7 +300,7 @@ void compare_formats(Report& report, Machine& machine, const Model& model, std::
 
 void measure_bf16(Report& report, Machine& machine) {
   ReadRate reading(machine.pool());
-  const double operations = multiply_add_rate(machine);
+  const double operations = multiply_add_rate(machine.pool(), kRuns);
   report.add({.name = "limit", .metric = "FP32 multiply-adds", .value = operations / 1e9, .unit = "GFLOP/s"});
   for (const Model& model : kModels) {
     for (const std::uint32_t context : {512U, 8192U}) {
