@@ -122,7 +122,8 @@ struct ScoreTile {
   std::size_t q_stride;
   std::size_t head_dim;
   float scale;
-  float* scores;  // [row][kAttentionSplitTokens], at the tile's first key
+  float* scores;         // [row][kAttentionSplitTokens], at the tile's first key
+  bool goes_on = false;  // score_direct: from what the scores are, with more dimensions
 };
 
 template <std::size_t kHeight, std::size_t kWidth>
@@ -195,7 +196,10 @@ void score_direct(const ScoreTile& t, const std::byte* const* groups, const std:
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < kHeight; ++i) {
 #pragma GCC unroll 8
-      for (std::size_t k = 0; k < kWidth; ++k) acc[i][k] = hn::Zero(FloatTag());
+      for (std::size_t k = 0; k < kWidth; ++k) {
+        const float* before = t.scores + (row + i) * kAttentionSplitTokens + key + k * kVec;
+        acc[i][k] = t.goes_on ? load_vec(before) : hn::Zero(FloatTag());
+      }
     }
     Columns<T> columns;
     for (std::size_t dim = 0; dim < whole; dim += kDims) {

@@ -91,7 +91,8 @@ class MlaTile final : public TileRows {
             .scale = scales == 0 ? 1.0F : *host_ptr<const float>(scales),
             .table = host_ptr<const std::uint32_t>(args_.block_tables) +
                      std::size_t{table_row} * args_.table_stride,
-            .block_size = args_.block_size};
+            .block_size = args_.block_size,
+            .copies = reinterpret_cast<std::byte*>(scratch_.read)};
   }
 
   void do_attend(std::uint32_t split, std::uint32_t next_keys, const SoftmaxState& result) override {

@@ -22,10 +22,10 @@ struct MlaSplitTask {
   const float* q = nullptr;          // [rows][latent_dim + rope_dim]
   const KeyRange* ranges = nullptr;  // [rows]: keys of the split that the row sees
   float* scores = nullptr;           // scratch [rows * kAttentionSplitTokens + kKeyTile]
-  float* read = nullptr;             // scratch [kAttentionSplitTokens][latent_dim]: latents, once read
-  float* read_ropes = nullptr;       // scratch [kKeyTile][rope_dim]
-  float* tile = nullptr;             // scratch [latent_dim + rope_dim][kKeyTile]
-  SoftmaxState result;               // rows that see nothing are left alone
+  float* read = nullptr;        // scratch [kAttentionSplitTokens][latent_dim]: latents, once read, or copied
+  float* read_ropes = nullptr;  // scratch [kKeyTile][rope_dim]
+  float* tile = nullptr;        // scratch [latent_dim + rope_dim][kKeyTile]
+  SoftmaxState result;          // rows that see nothing are left alone
 };
 
 void attend_mla_split(const MlaSplitTask& task);
