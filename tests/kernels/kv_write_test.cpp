@@ -55,6 +55,7 @@ class KvWriteStep {
     args.k_format = c.k_format;
     args.v_format = c.v_format;
   }
+  ~KvWriteStep() = default;
   KvWriteStep(const KvWriteStep&) = delete;
   KvWriteStep& operator=(const KvWriteStep&) = delete;
 

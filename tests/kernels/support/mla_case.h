@@ -93,8 +93,6 @@ class MlaStep {
             .latent_scales = a.k_scales,
             .rope_scales = rope.args.k_scales};
   }
-  MlaStep(const MlaStep&) = delete;
-  MlaStep& operator=(const MlaStep&) = delete;
 
   void run() {
     ThreadPool pool(threads_);
