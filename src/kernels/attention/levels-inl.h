@@ -36,6 +36,16 @@ inline std::uint32_t peak_bits(const float* q, std::size_t count) {
   return hn::GetLane(hn::MaxOfLanes(du, peak));
 }
 
+// The order in which levels of turbo4 are looked up.
+inline void swap_middle(std::int8_t* bytes, std::size_t count) {
+  for (std::size_t i = 0; i < count; i += 16) {
+    std::uint32_t words[4];
+    std::memcpy(words, bytes + i, sizeof words);
+    const std::uint32_t swapped[4] = {words[0], words[2], words[1], words[3]};
+    std::memcpy(bytes + i, swapped, sizeof swapped);
+  }
+}
+
 inline void round_query(quant::KvFormat format, float scale, const float* q, std::size_t count,
                         std::size_t row, const levels::Queries& to) {
   const FloatTag d;
@@ -62,6 +72,10 @@ inline void round_query(quant::KvFormat format, float scale, const float* q, std
     if (i % quant::kKvRecordDims == 0) sum = hn::Zero(di);
     sum = hn::Add(sum, whole);
     to.sums[row * levels::kMostRecords + i / quant::kKvRecordDims] = hn::GetLane(hn::SumOfLanes(di, sum));
+  }
+  if (format == quant::KvFormat::kTurbo4) {
+    swap_middle(to.upper + row * to.stride, count);
+    swap_middle(to.lower + row * to.stride, count);
   }
   const float unit = peak / levels::kQuerySteps * scale;
   const float halved = levels::has_half_levels(format) ? unit * 0.5F : unit;

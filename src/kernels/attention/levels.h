@@ -63,10 +63,11 @@ struct StoredTile {
 struct Queries {
   std::size_t stride = 0;         // from row to row, at least head_dim
   std::int16_t* whole = nullptr;  // [row][stride]
-  std::int8_t* upper = nullptr;   // [row][stride]: whole = 256 upper + lower
-  std::int8_t* lower = nullptr;   // [row][stride]
-  std::int32_t* sums = nullptr;   // [row][kMostRecords], of a record's elements
-  float* factors = nullptr;       // [row]: what a sum of products is multiplied by
+  // [row][stride]: whole = 256 upper + lower; for turbo4, elements 4 to 7 and 8 to 11 of 16 change places.
+  std::int8_t* upper = nullptr;
+  std::int8_t* lower = nullptr;
+  std::int32_t* sums = nullptr;  // [row][kMostRecords], of a record's elements
+  float* factors = nullptr;      // [row]: what a sum of products is multiplied by
 };
 
 struct Scores {

@@ -50,16 +50,18 @@ struct Columns {
 struct KeyControls {
   std::uint64_t nibbles[64] = {};  // eight fields 4 bits apart, from bit i on
   std::uint64_t rows[16] = {};     // the row of group i, in bits 3 to 5
-  std::uint64_t signs[2] = {};     // turbo4: signs of the lower and of the upper word, in bit 7
-  std::uint64_t tail = 0;          // turbo3: fields 2 bits apart of the upper word
+  // turbo4: four nibbles of each word, the lower and the upper ones, and the rows of both groups.
+  std::uint64_t halves[2] = {};
+  std::uint64_t pair_rows[8] = {};
+  std::uint64_t tail = 0;  // turbo3: fields 2 bits apart of the upper word
 
   constexpr KeyControls() {
     for (std::size_t e = 0; e < 8; ++e) {
       const auto at = [e](std::size_t bit) { return std::uint64_t{bit % 64} << (8 * e); };
       for (std::size_t i = 0; i < 64; ++i) nibbles[i] |= at(i + 4 * e);
       for (std::size_t i = 0; i < 16; ++i) rows[i] |= at(3 * i);
-      const std::size_t sign = e < 4 ? 8 * e + 3 : 8 * (e - 4) + 7;
-      for (std::size_t i = 0; i < 2; ++i) signs[i] |= at(32 * i + sign + 64 - 7);
+      for (std::size_t i = 0; i < 2; ++i) halves[i] |= at(e / 4 * 32 + 16 * i + e % 4 * 4);
+      for (std::size_t i = 0; i < 8; ++i) pair_rows[i] |= at(3 * (2 * i + e / 4));
       tail |= at(32 + 2 * e);
     }
   }
@@ -75,6 +77,7 @@ struct KeyReader {
   __m512i table = load_table(kTable);
   __m512i seven = keep(every_byte(7));
   __m512i four = keep(every_byte(4));
+  __m512i eight = keep(every_byte(8));
   __m512i one = keep(every_byte(1));
   __m512i ones = keep(every_byte(-1));
 
@@ -90,7 +93,6 @@ struct KeyReader {
   }
 
   [[gnu::always_inline]] __m512i codes(const Columns& columns, std::size_t group, std::size_t groups) const {
-    if constexpr (kFormat == KvFormat::kTurbo4) return nibbles(columns, group, 0);
     if constexpr (kFormat == KvFormat::kTurbo2) return nibbles(columns, group / 2, group % 2 * 2);
     const std::size_t word = group / 4 * 3;  // the first of four groups' three
     if (groups == 10 && group == 9) {        // what 16 dimensions leave
@@ -108,13 +110,20 @@ struct KeyReader {
                                         std::size_t groups) const {
     const __m512i row = take(controls->rows[group], rows);
     const __m512i index = _mm512_ternarylogic_epi64(codes(columns, group, groups), row, seven, kSelect);
-    const __m512i level = _mm512_permutexvar_epi8(index, table);
-    if constexpr (kFormat != KvFormat::kTurbo4) return level;
-    const __m512i signs = take(controls->signs[group % 2], columns.at[group / 2]);
-    return _mm512_mask_sub_epi8(level, _mm512_movepi8_mask(signs), ones, level);
+    return _mm512_permutexvar_epi8(index, table);
   }
 
-  // Calls use(group, levels) for the groups of a record of an octet of keys.
+  // turbo4: the lower or the upper elements of two groups, in whose bytes the signs lie already.
+  [[gnu::always_inline]] __m512i half_levels(__m512i column, __m512i row, std::size_t half) const {
+    const __m512i codes = take(controls->halves[half], column);
+    const __m512i index = _mm512_ternarylogic_epi64(codes, row, seven, kSelect);
+    const __m512i level = _mm512_permutexvar_epi8(index, table);
+    const __mmask64 negative = half == 0 ? _mm512_test_epi8_mask(column, eight) : _mm512_movepi8_mask(column);
+    return _mm512_mask_sub_epi8(level, negative, ones, level);
+  }
+
+  // Calls use(group, levels) for the groups of a record of an octet of keys; turbo4's go by pairs, first the
+  // lower four elements of both, then the upper ones: in the order of Queries::upper.
   template <class Use>
   [[gnu::always_inline]] void for_groups(const StoredTile& tile, std::size_t octet, std::size_t record,
                                          const Use& use) const {
@@ -126,7 +135,12 @@ struct KeyReader {
 #pragma GCC unroll 16
     for (std::size_t group = 0; group < 16; ++group) {
       if (group >= groups) break;
-      use(group, levels(columns, rows, group, groups));
+      if constexpr (kFormat == KvFormat::kTurbo4) {
+        const __m512i row = take(controls->pair_rows[group / 2], rows);
+        use(group, half_levels(columns.at[group / 2], row, group % 2));
+      } else {
+        use(group, levels(columns, rows, group, groups));
+      }
     }
   }
 };
