@@ -76,6 +76,7 @@ void Measurer::check() const {
 
 // Fills `back` and `pieces` of each.
 void Measurer::go_through_formats(std::uint32_t head_dim, std::vector<Side>& sides) const {
+  expects(head_dim != 0, "measuring: vectors without dimensions");
   const std::size_t piece = kVectorsATask * head_dim;
   const std::size_t pieces = ceil_div(sides.front().x.size(), piece);
   for (Side& side : sides) {
