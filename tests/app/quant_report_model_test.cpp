@@ -78,6 +78,8 @@ struct QuantReportModel : testing::Test {
           config(engine::load_model_config(path)),
           weights(*backend, config, weights::ModelDirectory::open(path), quant::ElementType::kF32, {}) {}
     ~Loaded() { weights.release(*backend); }
+    Loaded(const Loaded&) = delete;
+    Loaded& operator=(const Loaded&) = delete;
     [[nodiscard]] engine::KvModel model() const {
       return {*backend, config, weights, quant::ElementType::kF32};
     }
@@ -181,7 +183,7 @@ void expect_figures_of_turbo4(const engine::KvModel& model, std::span<const std:
   runner.decoder().set_probe(&recorder);
   runner.run(tokens, {});
   const std::size_t group = config.num_q_heads / config.num_kv_heads;
-  const std::size_t width = 64 * (config.num_q_heads + 2 * config.num_kv_heads);
+  const std::size_t width = std::size_t{64} * (config.num_q_heads + 2 * config.num_kv_heads);
   const std::vector<report::Variant> variants = report::variants_for(64);
   const auto at = std::ranges::find(variants, "turbo4", &report::Variant::name) - variants.begin();
   ASSERT_EQ(measured.layers.size(), config.num_layers);

@@ -14,7 +14,7 @@
 namespace metrale::quant {
 namespace {
 
-constexpr std::uint32_t kDim = 64;
+constexpr std::size_t kDim = 64;
 
 std::vector<float> normals(std::size_t count, unsigned seed, float sigma = 1) {
   std::mt19937 random(seed);
@@ -115,7 +115,7 @@ Slow slow_attention(std::span<const float> q, std::span<const float> keys, std::
 }
 
 TEST(AttentionError, IsWhatTheFormulasGive) {
-  constexpr std::uint32_t kDims = 19;  // no whole vectors of a processor
+  constexpr std::size_t kDims = 19;  // no whole vectors of a processor
   constexpr std::size_t kKeys = 30;
   const std::vector<float> queries = normals(4 * kDims, 1);
   const std::vector<float> keys = normals(kKeys * kDims, 2);
