@@ -75,7 +75,7 @@ std::vector<std::int32_t> read_tokens(const CalibrateFlags& flags, const engine:
 ordered_json budget_json(const engine::KvBudget& budget, const engine::KvCalibration& calibration) {
   ordered_json layers = ordered_json::array();
   for (std::size_t i = 0; i < calibration.layers.size(); ++i) {
-    ordered_json layer{{"kv_dtype", quant::to_string(*calibration.layers[i].dtype)},
+    ordered_json layer{{"kv_dtype", quant::to_string(calibration.layers[i].dtype.value_or(quant::KvDtype{}))},
                        {"high_precision", calibration.layers[i].high_precision}};
     for (std::size_t f = 0; f < budget.formats.size(); ++f) {
       const std::string name(quant::to_string(budget.formats[f]));
@@ -105,7 +105,7 @@ void print_summary(const CalibrateFlags& flags, const engine::KvCalibration& cal
   if (budget) {
     for (std::size_t i = 0; i < calibration.layers.size(); ++i) {
       const engine::KvLayerCalibration& layer = calibration.layers[i];
-      text += fmt::format("layer {:<10}{}{}\n", i, quant::to_string(*layer.dtype),
+      text += fmt::format("layer {:<10}{}{}\n", i, quant::to_string(layer.dtype.value_or(quant::KvDtype{})),
                           layer.high_precision ? ", sensitive" : "");
     }
     text += fmt::format("bits            {:.3f} an element\n", budget->mean_bits);

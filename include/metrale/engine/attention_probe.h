@@ -10,7 +10,10 @@ namespace metrale::engine {
 
 class AttentionProbe {
  public:
+  AttentionProbe() = default;
   virtual ~AttentionProbe() = default;
+  AttentionProbe(const AttentionProbe&) = delete;
+  AttentionProbe& operator=(const AttentionProbe&) = delete;
 
   // Called once a layer and step, in order, on the caller's thread of Decoder::run, with the step's queries,
   // keys and values as attention takes them: normalised and turned by their positions, not rotated.

@@ -30,6 +30,8 @@ class TextRunner {
   TextRunner(const KvModel& model, std::uint32_t max_tokens, const std::vector<quant::KvDtype>& layers,
              const KvCalibration* calibration);
   ~TextRunner();
+  TextRunner(const TextRunner&) = delete;
+  TextRunner& operator=(const TextRunner&) = delete;
 
   // Called with position and logits, in order; a false return stops with Cancelled.
   using TakeLogits = std::function<bool(std::size_t position, std::span<const float> logits)>;
