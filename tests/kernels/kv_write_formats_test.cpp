@@ -157,7 +157,7 @@ TEST_P(KvWriteFormats, WithoutValuesKeysAloneAreStored) {
     Pool v_pool = fresh(GetParam(), head_dim);
     KvWriteArgs args = write_args(step, GetParam(), k_pool, v_pool);
     args.v = args.v_pool = 0;
-    args.v_format = static_cast<KvFormat>(77);
+    args.v_format = std::bit_cast<KvFormat>(77U);
     run_kernel(test_pool(), kKvWrite, args);
     expect_side(step, GetParam(), KvSide::kKey, k_pool);
     EXPECT_EQ(v_pool, fresh(GetParam(), head_dim));

@@ -275,8 +275,9 @@ TEST(MlaAttention, ReadsNoBlockBeforeTheWindow) {
   MlaStep step(shape, sequences, seqs, {});
   for (std::size_t s = 0; s < seqs.size(); ++s) {
     const std::uint32_t first_seen = seqs[s].context - seqs[s].queries + 1 - shape.window;
-    std::fill_n(step.latent.tables.begin() + step.latent.table_rows[s] * step.args.table_stride,
-                first_seen / 16, 0x7FFFFFFFU);
+    std::fill_n(
+        step.latent.tables.begin() + std::ptrdiff_t{step.latent.table_rows[s]} * step.args.table_stride,
+        first_seen / 16, 0x7FFFFFFFU);
   }
 
   step.run();
@@ -315,74 +316,74 @@ TEST(MlaAttention, WritesNothingForAnEmptyStep) {
 
 class MlaAttentionRejects : public testing::Test {
  protected:
-  MlaShape shape_;
-  MlaStep step_{shape_, random_mla(27, shape_, {{20, 2}, {5, 1}}), {{20, 2}, {5, 1}}, {}};
+  MlaShape shape;
+  MlaStep step{shape, random_mla(27, shape, {{20, 2}, {5, 1}}), {{20, 2}, {5, 1}}, {}};
 
   void expect_rejected(const char* message) {
-    EXPECT_THAT([this] { step_.run(); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));
+    EXPECT_THAT([this] { step.run(); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));
   }
   void expect_unsupported(const char* message) {
-    EXPECT_THAT([this] { step_.run(); }, ThrowsMessage<Unsupported>(HasSubstr(message)));
+    EXPECT_THAT([this] { step.run(); }, ThrowsMessage<Unsupported>(HasSubstr(message)));
   }
 };
 
 TEST_F(MlaAttentionRejects, LatentDimsWithoutKernels) {
   for (const std::uint32_t dim : {0U, 48U, 72U, 528U}) {
-    step_.args.latent_dim = dim;
+    step.args.latent_dim = dim;
     expect_unsupported(("latent_dim " + std::to_string(dim) + ": multiples of 16 from 64 to 512").c_str());
   }
 }
 
 TEST_F(MlaAttentionRejects, RopeDimsWithoutKernels) {
   for (const std::uint32_t dim : {0U, 8U, 24U, 144U}) {
-    step_.args.rope_dim = dim;
+    step.args.rope_dim = dim;
     expect_unsupported(("rope_dim " + std::to_string(dim) + ": multiples of 16 from 16 to 128").c_str());
   }
 }
 
 TEST_F(MlaAttentionRejects, AFormatWithoutVectorsOfTheDimension) {
-  step_.args.rope_format = KvFormat::kTurbo4;
+  step.args.rope_format = KvFormat::kTurbo4;
   expect_unsupported("rope_format turbo4 with rope_dim 16");
-  step_.args.rope_format = KvFormat::kBf16;
-  step_.args.latent_format = KvFormat::kTurbo2;
-  step_.args.latent_dim = 112;
+  step.args.rope_format = KvFormat::kBf16;
+  step.args.latent_format = KvFormat::kTurbo2;
+  step.args.latent_dim = 112;
   expect_unsupported("latent_format turbo2 with latent_dim 112");
 }
 
 TEST_F(MlaAttentionRejects, FormatsThatDoNotExist) {
-  step_.args.rope_format = static_cast<KvFormat>(77);
+  step.args.rope_format = std::bit_cast<KvFormat>(77U);
   expect_unsupported("rope_format 77");
-  step_.args.latent_format = static_cast<KvFormat>(78);
+  step.args.latent_format = std::bit_cast<KvFormat>(78U);
   expect_unsupported("latent_format 78");
 }
 
 TEST_F(MlaAttentionRejects, AnElementTypeThatDoesNotExist) {
-  step_.args.type = static_cast<quant::ElementType>(9);
+  step.args.type = std::bit_cast<quant::ElementType>(9U);
   expect_unsupported("element type 9");
 }
 
 TEST_F(MlaAttentionRejects, NoHeads) {
-  step_.args.num_heads = 0;
+  step.args.num_heads = 0;
   expect_rejected("mla_attention: num_heads is 0");
 }
 
 TEST_F(MlaAttentionRejects, BlocksOfNoTokens) {
-  step_.args.block_size = 0;
+  step.args.block_size = 0;
   expect_rejected("mla_attention: block_size is 0");
 }
 
 TEST_F(MlaAttentionRejects, MoreTokensThanTheLaunchWasMadeFor) {
-  step_.args.max_tokens = 2;
+  step.args.max_tokens = 2;
   expect_rejected("mla_attention: 3 tokens of 2 sequences in this step, but the launch was made for at most");
 }
 
 TEST_F(MlaAttentionRejects, AContextBeyondTheBlockTable) {
-  step_.latent.context_lens[1] = 33;
+  step.latent.context_lens[1] = 33;
   expect_rejected("mla_attention: sequence 1 has a context of 33 tokens");
 }
 
 TEST_F(MlaAttentionRejects, QueryStartsThatDoNotCoverTheStep) {
-  step_.latent.query_starts[2] = 2;
+  step.latent.query_starts[2] = 2;
   expect_rejected("mla_attention: the sequences own 2 query tokens, the step has 3");
 }
 

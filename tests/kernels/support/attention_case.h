@@ -163,7 +163,6 @@ class AttentionStep {
     fill_queries(sequences, seqs);
     fill_args();
   }
-  ~AttentionStep() = default;
   AttentionStep(const AttentionStep&) = delete;
   AttentionStep& operator=(const AttentionStep&) = delete;
   ~AttentionStep() = default;
