@@ -230,6 +230,8 @@ TEST_F(PagedAttentionRejects, QueryHeadsThatDoNotFormGroups) {
   step_.args.num_q_heads = 3;
   step_.args.num_kv_heads = 2;
   expect_rejected("3 query heads are not a multiple of 2 KV heads");
+  step_.args.num_q_heads = 0;
+  expect_rejected("0 query heads are not a multiple of 2 KV heads");
 }
 
 TEST_F(PagedAttentionRejects, AHeadDimAboveTheLimit) {

@@ -17,7 +17,7 @@ inline void check_attention(const AttentionArgs& a) {
   check_type("paged_attention", a.type);
   check_kv_format("paged_attention", a.k_format, a.head_dim);
   check_kv_format("paged_attention", a.v_format, a.head_dim);
-  if (a.num_kv_heads == 0 || a.num_q_heads % a.num_kv_heads != 0) {
+  if (a.num_kv_heads == 0 || a.num_q_heads == 0 || a.num_q_heads % a.num_kv_heads != 0) {
     throw InvalidArgument(fmt::format("paged_attention: {} query heads are not a multiple of {} KV heads",
                                       a.num_q_heads, a.num_kv_heads));
   }
