@@ -104,7 +104,7 @@ BatchLine parse_batch_line(std::string_view text, std::uint64_t number, const en
                  .request = defaults,
                  .error = std::nullopt};
   try {
-    if (is_too_deep(text))
+    if (is_too_deep_json(text))
       throw InvalidArgument(fmt::format("arrays and objects are nested more than {} deep", kMaxJsonDepth));
     if (has_more_commas(text, kMaxValues))
       throw InvalidArgument(fmt::format("the line has more than {} values", kMaxValues));

@@ -126,6 +126,13 @@ int calibrate(const CalibrateFlags& flags, const runtime::Environment& environme
   Output output(flags.output);
   const auto backend = runtime::open_backend(backend_options(flags.device, environment));
 
+  engine::KvBudgetRequest budget_request{
+      .tokens = std::span(tokens).first(std::min<std::size_t>({tokens.size(), flags.budget_tokens, window})),
+      .mean_bits = flags.budget.value_or(0),
+      .formats = formats,
+      .progress = {}};
+  if (flags.budget) engine::check_kv_budget(*backend, config, budget_request);
+
   const auto progress_on = [](ProgressLine& line) {
     return [&line](std::uint64_t done, std::uint64_t total) {
       line.update(done, total);
@@ -148,13 +155,8 @@ int calibrate(const CalibrateFlags& flags, const runtime::Environment& environme
   std::optional<engine::KvBudget> budget;
   if (flags.budget) {
     ProgressLine choosing("choosing formats");
-    const std::size_t count = std::min<std::size_t>({tokens.size(), flags.budget_tokens, window});
-    budget = engine::choose_kv_formats(model,
-                                       {.tokens = std::span(tokens).first(count),
-                                        .mean_bits = *flags.budget,
-                                        .formats = formats,
-                                        .progress = progress_on(choosing)},
-                                       calibration);
+    budget_request.progress = progress_on(choosing);
+    budget = engine::choose_kv_formats(model, budget_request, calibration);
   }
   gpu::Teardown teardown;
   teardown.add(weights);

@@ -8,39 +8,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include <metrale/base/json_scan.h>
+
 namespace metrale::app {
-
-// Arrays and objects within one another. No format has more than five; each level costs the parser memory.
-inline constexpr int kMaxJsonDepth = 64;
-
-// Calls `visit(c)` for the characters outside strings, as far as the text is JSON, until one returns true;
-// then returns true. Takes no memory: it is for before the text is parsed.
-template <class Visit>
-[[nodiscard]] bool any_sign(std::string_view text, const Visit& visit) {
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') in_string = !in_string;
-    if (c == '\\') ++i;  // only strings have it
-    if (!in_string && visit(c)) return true;
-  }
-  return false;
-}
-
-// Whether arrays and objects are nested more than kMaxJsonDepth deep.
-[[nodiscard]] inline bool is_too_deep(std::string_view text) {
-  int depth = 0;
-  return any_sign(text, [&](char c) {
-    if (c == ']' || c == '}') --depth;
-    return (c == '[' || c == '{') && ++depth > kMaxJsonDepth;
-  });
-}
 
 // Whether there are more than `limit` commas, each with a value behind it that the parser would keep.
 [[nodiscard]] inline bool has_more_commas(std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return false;
   std::size_t count = 0;
-  return any_sign(text, [&](char c) { return c == ',' && ++count > limit; });
+  return any_json_sign(text, [&](char c) { return c == ',' && ++count > limit; });
 }
 
 // Numbers, truth values and short texts as they are; of anything else its kind, since it may be large.

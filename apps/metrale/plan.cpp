@@ -144,7 +144,7 @@ std::string kv_table(const engine::MemoryPlan& plan) {
     text += fmt::format("  {:14} {:13} {:>13} {:>13} {:14}  {}{}\n", quant::to_string(kv.dtype),
                         kv.bytes_per_token, size_text(kv.bytes_per_sequence), size_text(kv.bytes),
                         kv.sequences_that_fit, kv.fits ? "fits" : "does not fit",
-                        kv.has_kernels ? "" : " (not in this build)");
+                        kv.has_kernels ? "" : " (the engine does not take it here)");
   }
   return text;
 }

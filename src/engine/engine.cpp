@@ -82,8 +82,7 @@ Engine::Engine(gpu::GpuBackend& gpu, const std::string& model_directory, const E
       config_.num_layers, options.kv_dtype_calibrated ? std::nullopt : std::optional(options.kv_dtype),
       options.kv_high_precision, calibration_ ? &*calibration_ : nullptr);
   if (!calibration_ && needs_kv_scales(kv_dtypes)) {
-    calibration_ = measure_kv_ranges({gpu, config_, *weights_, compute_}, model_directory, tokenizer_,
-                                     limits_.max_seq_len);
+    calibration_ = measure_kv_ranges({gpu, config_, *weights_, compute_}, model_directory, tokenizer_);
   }
   cache_ = std::make_unique<kv::PagedKvCache>(
       kv_config(config_, limits_.block_size,

@@ -8,12 +8,11 @@
 #include <fmt/format.h>
 
 #include <metrale/base/error.h>
+#include <metrale/base/json_scan.h>
 
 namespace metrale::engine {
 
 namespace {
-
-constexpr int kMaxDepth = 64;  // no file has more than ten
 
 std::string shown(const nlohmann::json* value) {
   if (value == nullptr) return "absent";
@@ -25,12 +24,11 @@ std::string shown(const nlohmann::json* value) {
 
 nlohmann::json parse_json_object(const std::string& text, const std::string& path) {
   // Printing and comparing values is recursive.
-  const auto check_depth = [&path](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    if (depth > kMaxDepth) throw FormatError(path, 0, fmt::format("nested more than {} deep", kMaxDepth));
-    return true;
-  };
+  if (is_too_deep_json(text)) {
+    throw FormatError(path, 0, fmt::format("nested more than {} deep", kMaxJsonDepth));
+  }
   try {
-    nlohmann::json value = nlohmann::json::parse(text, check_depth);
+    nlohmann::json value = nlohmann::json::parse(text);
     if (!value.is_object()) throw FormatError(path, 0, "a JSON object was expected");
     return value;
   } catch (const nlohmann::json::parse_error& error) {

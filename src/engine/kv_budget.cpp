@@ -15,23 +15,45 @@ using quant::KvFormat;
 
 // A layer that costs so many times the median layer is marked.
 constexpr double kMarkedShare = 4;
+// Stands for a divergence without bound, so that differences of costs are numbers.
+constexpr double kUseless = 1e30;
 
 double bits_of(KvFormat format, std::uint32_t head_dim) {
   const KvDtype dtype{format, format};
   return mean_kv_bits(std::span(&dtype, 1), head_dim);
 }
 
-// One side of one layer: which format it has, and what each costs.
-struct Side {
-  std::vector<double> costs;  // by format, falling from the narrowest on
-  std::size_t chosen = 0;
+// A format that a side may have, and what it costs.
+struct Option {
+  double bits;
+  double cost;
+  std::size_t format;  // its number
 };
 
-// Steps from format to format that lower the cost most for their bits, until none fits any more.
+// One side of one layer. Each option takes more bits than the one before and costs less: others are never
+// worth having.
+struct Side {
+  std::vector<double> costs;  // by format
+  std::vector<Option> options;
+  std::size_t chosen = 0;
+
+  void find_options(std::span<const double> bits) {
+    for (std::size_t format = 0; format < costs.size(); ++format) {
+      if (!options.empty() && costs[format] >= options.back().cost) continue;
+      if (!options.empty() && bits[format] == options.back().bits) options.pop_back();
+      options.push_back({bits[format], costs[format], format});
+    }
+  }
+  [[nodiscard]] std::size_t format() const { return options[chosen].format; }
+};
+
+// Steps from option to option that lower the cost most for their bits, until none fits any more.
 class Chooser {
  public:
-  Chooser(std::vector<Side>& sides, std::span<const double> bits, double mean_bits)
-      : sides_(&sides), bits_(bits), left_((mean_bits - bits.front()) * static_cast<double>(sides.size())) {}
+  Chooser(std::vector<Side>& sides, double mean_bits)
+      : sides_(&sides), left_(mean_bits * static_cast<double>(sides.size())) {
+    for (const Side& side : sides) left_ -= side.options.front().bits;
+  }
 
   void run() {
     while (take_best_step()) {
@@ -42,26 +64,26 @@ class Chooser {
   bool take_best_step() {
     double best = 0;
     Side* best_side = nullptr;
-    std::size_t best_format = 0;
+    std::size_t best_option = 0;
     for (Side& side : *sides_) {
-      for (std::size_t to = side.chosen + 1; to < bits_.size(); ++to) {
-        const double more = bits_[to] - bits_[side.chosen];
-        const double gain = (side.costs[side.chosen] - side.costs[to]) / more;
+      const Option& now = side.options[side.chosen];
+      for (std::size_t to = side.chosen + 1; to < side.options.size(); ++to) {
+        const double more = side.options[to].bits - now.bits;
+        const double gain = (now.cost - side.options[to].cost) / more;
         if (more > left_ + kSlack || gain <= best) continue;
         best = gain;
         best_side = &side;
-        best_format = to;
+        best_option = to;
       }
     }
     if (best_side == nullptr) return false;
-    left_ -= bits_[best_format] - bits_[best_side->chosen];
-    best_side->chosen = best_format;
+    left_ -= best_side->options[best_option].bits - best_side->options[best_side->chosen].bits;
+    best_side->chosen = best_option;
     return true;
   }
 
   static constexpr double kSlack = 1e-9;  // sums of bits are not exact
   std::vector<Side>* sides_;
-  std::span<const double> bits_;
   double left_;
 };
 
@@ -86,7 +108,7 @@ class Trials {
       sum += logit_divergence(std::span(reference_).subspan(position * vocab, vocab), logits);
       return true;
     });
-    return sum / static_cast<double>(request_->tokens.size());
+    return std::min(sum / static_cast<double>(request_->tokens.size()), kUseless);
   }
 
  private:
@@ -101,19 +123,17 @@ class Trials {
   std::vector<float> reference_;  // [token][vocab]
 };
 
-void check(const KvModel& model, const KvBudgetRequest& request, std::span<const KvFormat> formats) {
-  if (request.tokens.size() < 2) throw InvalidArgument("a KV budget needs a text of two tokens at least");
-  for (const KvFormat format : formats) {
-    const bool on_cpu = model.gpu.capabilities().host_memory_is_device_memory;
-    const std::string why = why_no_kv_format(format, model.config.head_dim, on_cpu);
-    if (!why.empty()) {
-      throw InvalidArgument(fmt::format("the KV budget cannot choose {}: {}", quant::to_string(format), why));
-    }
+// By their bits, each once.
+std::vector<KvFormat> sorted_formats(const KvBudgetRequest& request, std::uint32_t head_dim) {
+  std::vector<KvFormat> formats = request.formats;
+  if (formats.empty()) {
+    formats = {KvFormat::kTurbo2, KvFormat::kTurbo3, KvFormat::kTurbo4, KvFormat::kTurbo8i};
   }
-  const double least = bits_of(formats.front(), model.config.head_dim);
-  if (request.mean_bits >= least) return;
-  throw InvalidArgument(fmt::format("a KV budget of {} bits an element: {}, the narrowest format, has {}",
-                                    request.mean_bits, quant::to_string(formats.front()), least));
+  std::ranges::sort(formats);
+  const auto [first, last] = std::ranges::unique(formats);
+  formats.erase(first, last);
+  std::ranges::stable_sort(formats, {}, [&](KvFormat format) { return bits_of(format, head_dim); });
+  return formats;
 }
 
 void mark_costly_layers(const std::vector<Side>& sides, std::size_t format, KvCalibration& calibration) {
@@ -129,14 +149,26 @@ void mark_costly_layers(const std::vector<Side>& sides, std::size_t format, KvCa
 
 }  // namespace
 
-KvBudget choose_kv_formats(const KvModel& model, const KvBudgetRequest& request, KvCalibration& calibration) {
-  KvBudget budget{.divergences = {}, .formats = request.formats};
-  if (budget.formats.empty()) {
-    budget.formats = {KvFormat::kTurbo2, KvFormat::kTurbo3, KvFormat::kTurbo4, KvFormat::kTurbo8i};
+void check_kv_budget(const gpu::GpuBackend& gpu, const ModelConfig& config, const KvBudgetRequest& request) {
+  if (request.tokens.size() < 2) throw InvalidArgument("a KV budget needs a text of two tokens at least");
+  const std::vector<KvFormat> formats = sorted_formats(request, config.head_dim);
+  for (const KvFormat format : formats) {
+    const bool on_cpu = gpu.capabilities().host_memory_is_device_memory;
+    const std::string why = why_no_kv_format(format, config.head_dim, on_cpu);
+    if (why.empty()) continue;
+    throw InvalidArgument(fmt::format("the KV budget cannot choose {}: {}", quant::to_string(format), why));
   }
-  std::ranges::stable_sort(budget.formats, {},
-                           [&](KvFormat format) { return bits_of(format, model.config.head_dim); });
-  check(model, request, budget.formats);
+  const double least = bits_of(formats.front(), config.head_dim);
+  if (request.mean_bits >= least) return;
+  throw InvalidArgument(fmt::format("a KV budget of {} bits an element: {}, the narrowest format, has {}",
+                                    request.mean_bits, quant::to_string(formats.front()), least));
+}
+
+KvBudget choose_kv_formats(const KvModel& model, const KvBudgetRequest& request, KvCalibration& calibration) {
+  check_kv_budget(model.gpu, model.config, request);
+  KvBudget budget{.divergences = {}, .formats = sorted_formats(request, model.config.head_dim)};
+  std::vector<double> bits;
+  for (const KvFormat format : budget.formats) bits.push_back(bits_of(format, model.config.head_dim));
   const Trials trials(model, request, calibration);
   const std::size_t layers = model.config.num_layers;
   const std::uint64_t total = layers * 2 * budget.formats.size();
@@ -158,17 +190,22 @@ KvBudget choose_kv_formats(const KvModel& model, const KvBudgetRequest& request,
       sides.push_back(std::move(side));
     }
   }
-  std::vector<double> bits;
-  for (const KvFormat format : budget.formats) bits.push_back(bits_of(format, model.config.head_dim));
-  Chooser(sides, bits, request.mean_bits).run();
+  for (Side& side : sides) side.find_options(bits);
+  Chooser(sides, request.mean_bits).run();
   std::vector<KvDtype> chosen;
   for (std::size_t i = 0; i < layers; ++i) {
-    chosen.push_back({budget.formats[sides[2 * i].chosen], budget.formats[sides[2 * i + 1].chosen]});
+    chosen.push_back({budget.formats[sides[2 * i].format()], budget.formats[sides[2 * i + 1].format()]});
     calibration.layers[i].dtype = chosen.back();
   }
   mark_costly_layers(sides, budget.formats.size() / 2, calibration);
   budget.mean_bits = mean_kv_bits(chosen, model.config.head_dim);
   budget.divergence = trials.divergence(chosen);
+  if (budget.divergence == kUseless) {
+    throw InvalidArgument(
+        "no choice of these formats within the KV budget leaves the model with finite logits: allow more "
+        "bits, "
+        "or other formats");
+  }
   return budget;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,22 +19,27 @@ using quant::KvFormat;
 
 constexpr std::string_view kKind = "metrale.kv_calibration";
 constexpr std::uint32_t kVersion = 1;
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{32} << 20;
 
-// `count` finite numbers; above zero where they divide something.
+// Numbers far from those of any model make scales and reciprocals that are no normal floats.
+constexpr float kLargest = 1e12F;
+constexpr std::size_t kMaxLayers = 4096;
+
+// None where the member is absent.
 std::vector<float> read_floats(const JsonFields& fields, std::string_view name, std::size_t count,
                                bool positive) {
   const json* value = fields.find(name);
   if (value == nullptr) return {};
   const std::string expectation =
-      fmt::format("an array of {} {} numbers was expected", count, positive ? "positive" : "finite");
+      fmt::format("an array of {} numbers from {} to 1e12", count, positive ? "1e-12" : "-1e12");
   if (!value->is_array() || value->size() != count) fields.fail(name, expectation);
   std::vector<float> floats;
   floats.reserve(count);
   for (const json& element : *value) {
     if (!element.is_number()) fields.fail(name, expectation);
     const auto number = static_cast<float>(element.get<double>());
-    if (!std::isfinite(number) || (positive && !(number > 0))) fields.fail(name, expectation);
+    const float least = positive ? 1 / kLargest : -kLargest;
+    if (!(number >= least && number <= kLargest)) fields.fail(name, expectation);
     floats.push_back(number);
   }
   return floats;
@@ -43,7 +47,7 @@ std::vector<float> read_floats(const JsonFields& fields, std::string_view name, 
 
 std::vector<float> read_range(const JsonFields& fields, std::string_view name, std::size_t count) {
   std::vector<float> range = read_floats(fields, name, count, /*positive=*/true);
-  if (range.empty()) fields.fail(name, fmt::format("an array of {} positive numbers was expected", count));
+  if (range.empty()) fields.fail(name, fmt::format("an array of {} numbers from 1e-12 to 1e12", count));
   return range;
 }
 
@@ -58,11 +62,17 @@ KvLayerCalibration read_layer(const JsonFields& fields, std::size_t heads, std::
     try {
       layer.dtype = quant::parse_kv_dtype(*name);
     } catch (const InvalidArgument& error) {
-      fields.fail("kv_dtype", error.what());
+      fields.fail("kv_dtype", fmt::format("a KV dtype ({})", error.what()));
     }
   }
   layer.high_precision = fields.boolean("high_precision").value_or(false);
   return layer;
+}
+
+bool has_budget(const KvCalibration& calibration) {
+  return std::ranges::any_of(calibration.layers, [](const KvLayerCalibration& layer) {
+    return layer.dtype.has_value() || layer.high_precision;
+  });
 }
 
 }  // namespace
@@ -80,23 +90,23 @@ void KvCalibration::check_fits(const ModelConfig& config) const {
 KvCalibration parse_kv_calibration(const std::string& text, const std::string& path) {
   const json document = parse_json_object(text, path);
   const JsonFields fields(document, path);
-  if (fields.text("format") != kKind) fields.fail("format", fmt::format("\"{}\" was expected", kKind));
+  if (fields.text("format") != kKind) fields.fail("format", fmt::format("\"{}\"", kKind));
   if (fields.required_count("version") != kVersion) fields.refuse("version");
   KvCalibration calibration{.num_kv_heads = fields.required_count("num_kv_heads"),
                             .head_dim = fields.required_count("head_dim"),
                             .tokens = fields.count("tokens", 0).value_or(0),
                             .layers = {}};
   if (calibration.head_dim > quant::kKvMaxHeadDim) {
-    fields.fail("head_dim", fmt::format("at most {} was expected", quant::kKvMaxHeadDim));
+    fields.fail("head_dim", fmt::format("at most {}", quant::kKvMaxHeadDim));
   }
   const json* layers = fields.find("layers");
-  if (layers == nullptr || !layers->is_array() || layers->empty()) {
-    fields.fail("layers", "an array with an object for each layer was expected");
+  if (layers == nullptr || !layers->is_array() || layers->empty() || layers->size() > kMaxLayers) {
+    fields.fail("layers", fmt::format("an array with an object for each of 1 to {} layers", kMaxLayers));
   }
   const std::size_t channels = std::size_t{calibration.num_kv_heads} * calibration.head_dim;
   for (std::size_t i = 0; i < layers->size(); ++i) {
     const json& layer = (*layers)[i];
-    if (!layer.is_object()) fields.fail("layers", fmt::format("element {} is no object", i));
+    if (!layer.is_object()) fields.fail("layers", fmt::format("an object as element {}", i));
     calibration.layers.push_back(read_layer(JsonFields(layer, path, fmt::format("layers[{}].", i)),
                                             calibration.num_kv_heads, channels));
   }
@@ -133,6 +143,12 @@ std::vector<quant::KvDtype> resolve_kv_dtypes(std::uint32_t num_layers, std::opt
     if (calibration == nullptr) throw InvalidArgument(fmt::format("{}: it needs a KV calibration", wish));
     return calibration->layers.at(layer);
   };
+  if (high_precision.calibrated && calibration != nullptr && !has_budget(*calibration)) {
+    throw InvalidArgument(
+        "high-precision layers are to be as calibrated, and the KV calibration measured no layer's cost: "
+        "make it "
+        "with `metrale calibrate --budget`");
+  }
   std::vector<quant::KvDtype> dtypes;
   for (std::uint32_t i = 0; i < num_layers; ++i) {
     if (dtype) {

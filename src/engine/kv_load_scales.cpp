@@ -58,7 +58,7 @@ in error. Please disregard it; the amount of 48.20 will be credited within five 
 }  // namespace
 
 KvCalibration measure_kv_ranges(const KvModel& model, const std::string& model_directory,
-                                const Tokenizer* tokenizer, std::uint32_t max_tokens) {
+                                const Tokenizer* tokenizer) {
   std::optional<Tokenizer> own;
   if (tokenizer == nullptr) {
     const std::string path = (std::filesystem::path(model_directory) / "tokenizer.json").string();
@@ -71,7 +71,7 @@ KvCalibration measure_kv_ranges(const KvModel& model, const std::string& model_d
     tokenizer = &*own;
   }
   std::vector<std::int32_t> tokens = tokenizer->encode(kText);
-  tokens.resize(std::min({tokens.size(), kTokens, std::size_t{max_tokens}}));
+  tokens.resize(std::min({tokens.size(), kTokens, std::size_t{model.config.max_positions()}}));
   for (std::int32_t& token : tokens) {
     // A tokenizer may know more tokens than the model has rows for.
     token = static_cast<std::int32_t>(static_cast<std::uint32_t>(token) % model.config.vocab_size);

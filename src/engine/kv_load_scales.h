@@ -10,8 +10,9 @@
 
 namespace metrale::engine {
 
-// Blocking. `tokenizer` null: that of the model directory. Throws InvalidArgument where there is none.
+// Blocking. `tokenizer` null: that of the model directory. The same text whatever the engine's limits are: a
+// sequence's tokens must not depend on them. Throws InvalidArgument where there is no tokenizer.
 [[nodiscard]] KvCalibration measure_kv_ranges(const KvModel& model, const std::string& model_directory,
-                                              const Tokenizer* tokenizer, std::uint32_t max_tokens);
+                                              const Tokenizer* tokenizer);
 
 }  // namespace metrale::engine

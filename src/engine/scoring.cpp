@@ -110,6 +110,7 @@ double logit_divergence(std::span<const float> reference, std::span<const float>
   }
   const double divergence =
       difference / reference_sum + (max + std::log(sum)) - (reference_max + std::log(reference_sum));
+  if (std::isnan(divergence)) return std::numeric_limits<double>::infinity();
   return std::max(0.0, divergence);  // of equal rows it is rounding alone
 }
 

@@ -273,10 +273,22 @@ TEST_F(QuantReport, TurboFourLosesHalfOfWhatNvfp4DoesAndTheEqualiserSavesItsKeys
     }
     return std::nan("");
   };
+  const auto nmse = [&](const std::string& data, const std::string& format, const char* side) {
+    for (const json& row : object["nmse"]) {
+      if (row["data"] == data && row["format"] == format) return row[side].get<double>();
+    }
+    return std::nan("");
+  };
+  for (const char* data : {"gaussian", "laplace", "student_t3", "outliers_x20"}) {
+    for (const char* side : {"keys", "values"}) {
+      EXPECT_GE(nmse(data, "nvfp4", side) / nmse(data, "turbo4", side), 2.1) << data << " " << side;
+    }
+  }
   EXPECT_NEAR(rmse("gaussian", "turbo4"), 0.124, 0.01);
   EXPECT_NEAR(rmse("qwen_like_white", "fp8"), 0.053, 0.005);
   EXPECT_GT(rmse("qwen_like_white", "turbo8"), 1);
   EXPECT_LT(rmse("qwen_like_white", "turbo8 + equaliser"), 0.06);
+  EXPECT_LT(rmse("qwen_like_white", "turbo4 + equaliser"), 0.2);
   EXPECT_GT(rmse("outliers_x20_white", "turbo4"), 3 * rmse("outliers_x20_white", "turbo4 + equaliser"));
 }
 

@@ -83,6 +83,28 @@ TEST(PagedAttention, AgreesWithTheModelForEveryFormatAtEveryHeadDim) {
   }
 }
 
+TEST(PagedAttention, AgreesWithTheModelForEveryPairAtEveryHeadDim) {
+  std::uint32_t seed = 700;
+  for (const std::uint32_t head_dim : {64U, 80U, 96U, 128U, 192U, 256U, 512U}) {
+    for (const quant::KvFormatInfo& k : quant::kKvFormats) {
+      for (const quant::KvFormatInfo& v : quant::kKvFormats) {
+        SCOPED_TRACE(std::string(k.name) + ":" + std::string(v.name));
+        const AttentionShape shape{.head_dim = head_dim, .k_format = k.format, .v_format = v.format};
+        expect_model(shape, {{21, 3}, {18, 1}}, {}, ++seed);
+      }
+    }
+  }
+}
+
+TEST(PagedAttention, AgreesWithTheModelForEveryFormatAcrossSplits) {
+  std::uint32_t seed = 800;
+  for (const quant::KvFormatInfo& info : quant::kKvFormats) {
+    SCOPED_TRACE(info.name);
+    const AttentionShape shape{.head_dim = 64, .k_format = info.format, .v_format = info.format};
+    expect_model(shape, {{513, 2}, {1030, 1}}, {.threads = 4, .workspace = true}, ++seed);
+  }
+}
+
 TEST(PagedAttention, AgreesWithTheModelAtBlockBorders) {
   const AttentionShape shape{.head_dim = 16};
   for (std::uint32_t context = 1; context <= 35; ++context) {

@@ -36,8 +36,8 @@ struct Place {
 
 // One JSON object; a member that stands there twice is refused, since readers differ on which one counts.
 json parse_line(std::string_view line, const Place& place) {
-  if (app::is_too_deep(line))
-    place.fail(fmt::format("arrays and objects are nested more than {} deep", app::kMaxJsonDepth));
+  if (is_too_deep_json(line))
+    place.fail(fmt::format("arrays and objects are nested more than {} deep", kMaxJsonDepth));
   std::vector<std::set<std::string>> names;  // of the objects that are open
   std::string twice;
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {

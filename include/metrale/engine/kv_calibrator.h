@@ -78,9 +78,12 @@ struct KvBudget {
   double divergence = 0;  // of the choice, measured
 };
 
+// Throws InvalidArgument for a budget that choose_kv_formats would refuse.
+void check_kv_budget(const gpu::GpuBackend& gpu, const ModelConfig& config, const KvBudgetRequest& request);
+
 // Blocking. Gives every side of every layer of `calibration` a format, so that the sum of what each costs by
 // itself is small within the budget, and marks as high-precision the layers that cost the most. Throws
-// InvalidArgument where no format fits into the budget.
+// InvalidArgument where no format fits into the budget, or what fits leaves no finite logits.
 [[nodiscard]] KvBudget choose_kv_formats(const KvModel& model, const KvBudgetRequest& request,
                                          KvCalibration& calibration);
 

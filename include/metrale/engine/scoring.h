@@ -28,7 +28,7 @@ struct TokenScore {
 [[nodiscard]] TokenScore score_logits(std::span<const float> logits, std::int32_t token);
 
 // KL divergence, in nats, of softmax(logits) from softmax(reference): Σ p (log p - log q), in double
-// precision. Rows of one length, all finite but for -inf, which both have in the same places.
+// precision; infinite where a row has a NaN or +inf, or one row bans what the other does not.
 [[nodiscard]] double logit_divergence(std::span<const float> reference, std::span<const float> logits);
 
 // Tokens [begin, end) of a text are run together; [first_target, end) are scored.

@@ -100,6 +100,31 @@ TEST_F(KvBudgetTest, ChosenFormatsRunAsCalibrated) {
   EXPECT_EQ(run.logits_alone(text, 60).size(), text.size() * run.engine().config().vocab_size);
 }
 
+TEST_F(KvBudgetTest, AFormatOfEqualBitsThatIsWorseChangesNothing) {
+  const engine::KvBudget with =
+      choose(11, {KvFormat::kBf16, KvFormat::kNvfp4, KvFormat::kFp16, KvFormat::kNvfp4, KvFormat::kFp16});
+  ASSERT_EQ(with.formats.size(), 3U);  // each once
+  // What is compared with has a BF16 cache: BF16 costs nothing, and FP16 something.
+  EXPECT_LE(with.mean_bits, 11);
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const KvFormat format : {calibration.layers[i].dtype->k, calibration.layers[i].dtype->v}) {
+      EXPECT_TRUE(format == KvFormat::kBf16 || format == KvFormat::kNvfp4);
+    }
+  }
+  EXPECT_EQ(with.divergences[0][0][1], 0);
+}
+
+TEST_F(KvBudgetTest, FormatThatBreaksTheModelIsNotChosen) {
+  for (auto& layer : calibration.layers) {
+    for (float& divisor : layer.k_equaliser) divisor = 1e-12F;  // no turbo3 step is so large
+    for (float& mean : layer.k_mean) mean = 1e12F;
+  }
+  const engine::KvBudget budget = choose(8.5, {KvFormat::kTurbo3, KvFormat::kTurbo8i, KvFormat::kFp8});
+  for (const auto& layer : calibration.layers) EXPECT_EQ(layer.dtype->k, KvFormat::kFp8);
+  EXPECT_LT(budget.divergence, 1);
+  EXPECT_THROW((void)choose(4.0, {KvFormat::kTurbo3}), InvalidArgument);
+}
+
 TEST_F(KvBudgetTest, BudgetThatNothingFitsAndFormatThatCannotBeAreRefused) {
   EXPECT_THAT([this] { (void)choose(2.0); },
               testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("turbo2")));

@@ -32,7 +32,7 @@ KvCalibration sample() {
   for (int i = 0; i < 6; ++i) {
     calibration.layers[1].k_mean.push_back(static_cast<float>(i) / 3 - 1);
     calibration.layers[1].k_equaliser.push_back(1e-3F + static_cast<float>(i) / 7);
-    calibration.layers[1].v_equaliser.push_back(1e20F / static_cast<float>(i + 3));
+    calibration.layers[1].v_equaliser.push_back(1e10F / static_cast<float>(i + 3));
   }
   calibration.layers[1].dtype = KvDtype{KvFormat::kFp8, KvFormat::kTurbo3};
   calibration.layers[2].high_precision = true;
@@ -62,6 +62,11 @@ TEST(KvCalibrationFile, WrongFieldIsNamed) {
   refused("/layers/0/v_range", json::array({1.0, "x"}), "layers[0].v_range");
   refused("/layers/0/v_range", json::array({1.0, 1e300}), "layers[0].v_range");
   refused("/layers/1/k_equaliser", json::array({1, 1, 1, 1, 1, -1}), "layers[1].k_equaliser");
+  // Scales and reciprocals of these are no normal floats.
+  refused("/layers/1/k_equaliser", json::array({1, 1, 1, 1, 1, 1e-40}), "layers[1].k_equaliser");
+  refused("/layers/1/v_equaliser", json::array({1, 1, 1, 1, 1, 1e38}), "layers[1].v_equaliser");
+  refused("/layers/1/k_mean", json::array({1, 1, 1, 1, 1, 1e38}), "layers[1].k_mean");
+  refused("/layers/0/k_range", json::array({1.0, 1e-42}), "layers[0].k_range");
   refused("/layers/1/kv_dtype", "int5", "layers[1].kv_dtype");
   refused("/layers/2/high_precision", 1, "layers[2].high_precision");
 }
@@ -133,6 +138,14 @@ TEST(KvDtypes, BoundaryAndMarkedLayersAreBf16) {
               testing::ElementsAre(turbo4, turbo4, bf16));
   EXPECT_THAT(engine::resolve_kv_dtypes(2, turbo4, {.boundary_layers = 9}, nullptr),
               testing::ElementsAre(bf16, bf16));
+  // One that measured no layer's cost has no opinion.
+  KvCalibration ranges_alone = calibration;
+  for (auto& layer : ranges_alone.layers) {
+    layer.dtype.reset();
+    layer.high_precision = false;
+  }
+  EXPECT_THROW((void)engine::resolve_kv_dtypes(3, turbo4, {.calibrated = true}, &ranges_alone),
+               InvalidArgument);
 }
 
 TEST(KvDtypes, WhatWasNotCalibratedIsRefused) {

@@ -185,6 +185,21 @@ TEST_F(KvCalibratorTest, WideRangesCostFp8NextToNothingAndTinyOnesSaturate) {
   EXPECT_GT(worst(1e-3F), 5 * base);
 }
 
+TEST_F(KvCalibratorTest, ScalesMeasuredAtLoadDoNotDependOnTheLimits) {
+  for (const char* dtype : {"fp8", "nvfp4"}) {
+    options.kv_dtype = quant::parse_kv_dtype(dtype);
+    const Tokens text = random_tokens(20, 200, 3);
+    options.max_seq_len = 256;
+    EngineHarness wide(dir.path(), options);
+    options.max_seq_len = 20;
+    options.max_batch_tokens = 16;
+    EngineHarness narrow(dir.path(), options);
+    EXPECT_EQ(wide.engine().decoder().kv_fingerprint(), narrow.engine().decoder().kv_fingerprint()) << dtype;
+    EXPECT_TRUE(same_bits(wide.logits_alone(text, 16), narrow.logits_alone(text, 16))) << dtype;
+    options.max_batch_tokens = 64;
+  }
+}
+
 TEST_F(KvCalibratorTest, WithoutATokenizerScalesCannotBeMeasured) {
   std::filesystem::remove(dir.file("tokenizer.json"));
   options.kv_dtype = quant::parse_kv_dtype("fp8");

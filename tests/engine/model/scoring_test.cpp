@@ -78,6 +78,9 @@ TEST(LogitDivergence, IsTheDefinitionAndNothingForEqualRows) {
   EXPECT_GT(expected, 0.01);
   EXPECT_NEAR(engine::logit_divergence(p, q), expected, 1e-12);
   EXPECT_EQ(engine::logit_divergence(p, p), 0);
+  std::vector<float> broken = q;
+  broken[9] = std::nanf("");
+  EXPECT_EQ(engine::logit_divergence(p, broken), std::numeric_limits<double>::infinity());
   std::vector<float> shifted = p;
   for (float& logit : shifted) logit += 64;
   EXPECT_NEAR(engine::logit_divergence(p, shifted), 0, 1e-6);
