@@ -164,7 +164,7 @@ def measure(options, runs, work):
     if not (options.resume and (biased / "model.safetensors").exists()):
         write_biased_models(options.model, plain, biased)
     for model in (plain, biased):
-        runs.calibrate(model, work / f"{model.name}.json")
+        runs.calibrate(model, work / f"{model.name}_calibration.json")
     few = options.bias_windows
     jobs = {name: (options.model, name, None) for name in FORMATS + PAIRS}
     jobs.update({f"{name}, calibrated": (options.model, name, calibration) for name in CALIBRATED})
@@ -172,7 +172,7 @@ def measure(options, runs, work):
     for model, said in ((plain, "heads of 256"), (biased, "heads of 256, key bias 600")):
         jobs[f"{said}: bf16"] = (model, "bf16", None, few)
         jobs[f"{said}: turbo4"] = (model, "turbo4", None, few)
-        jobs[f"{said}: turbo4, calibrated"] = (model, "turbo4", work / f"{model.name}.json", few)
+        jobs[f"{said}: turbo4, calibrated"] = (model, "turbo4", work / f"{model.name}_calibration.json", few)
     with ThreadPoolExecutor(options.jobs) as pool:
         scores = dict(zip(jobs, pool.map(lambda job: runs.score(*job), jobs.values())))
     return scores, budget["mean_bits"]

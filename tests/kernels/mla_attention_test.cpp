@@ -40,9 +40,16 @@ TEST(MlaAttention, AgreesWithTheModelForEveryFormatOfLatentsAndSomeOfRopeKeys) {
 
 TEST(MlaAttention, AgreesWithTheModelAtDeepSeeksDimensions) {
   std::uint32_t seed = 200;
-  for (const KvFormat latent : {KvFormat::kBf16, KvFormat::kTurbo3, KvFormat::kNvfp4}) {
-    const MlaShape shape{.num_heads = 16, .latent_dim = 512, .rope_dim = 64, .latent_format = latent};
-    expect_model(shape, {{90, 1}, {20, 5}}, {.block_size = 64}, ++seed);
+  for (const quant::KvFormatInfo& latent : quant::kKvFormats) {
+    for (const KvFormat rope : {KvFormat::kBf16, KvFormat::kFp8}) {
+      SCOPED_TRACE(latent.name);
+      const MlaShape shape{.num_heads = 16,
+                           .latent_dim = 512,
+                           .rope_dim = 64,
+                           .latent_format = latent.format,
+                           .rope_format = rope};
+      expect_model(shape, {{90, 1}, {20, 5}}, {.block_size = 64}, ++seed);
+    }
   }
 }
 
