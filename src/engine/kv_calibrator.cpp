@@ -174,7 +174,6 @@ void TextRunner::run(std::span<const std::int32_t> tokens, const TakeLogits& tak
                             .tokens = tokens.subspan(done, length),
                             .logit_rows = take ? static_cast<std::uint32_t>(length) : 0U};
     decoder_.run(std::span(&part, 1));
-    decoder_.wait();
     if (take) {
       const std::span<const float> logits = decoder_.read_logits();
       const std::size_t vocab = logits.size() / length;
@@ -184,6 +183,7 @@ void TextRunner::run(std::span<const std::int32_t> tokens, const TakeLogits& tak
     }
     done += length;
   }
+  decoder_.wait();
 }
 
 KvCalibration calibrate_kv(const KvModel& model, const KvCalibrationRequest& request) {

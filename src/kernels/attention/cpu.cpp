@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <metrale/base/aligned_buffer.h>
 #include <metrale/base/checked.h>
 #include <metrale/kernels/attention.h>
 
@@ -27,26 +26,20 @@ class Scratch {
     const std::size_t floats =
         rows * padded_dim + rounded_floats + rows * (kAttentionSplitTokens + kKeyTile) +
         std::size_t{2} * kKeyTile * padded_dim + levels_floats + 2 * state + 2 * rows + std::size_t{16} * 20;
-    if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
-    next_ = reinterpret_cast<float*>(buffer_.data());
-    q = take(rows * padded_dim);
-    scores = take(rows * kAttentionSplitTokens);
-    tile = take(kKeyTile * padded_dim);
-    copies = reinterpret_cast<std::byte*>(take(kKeyTile * padded_dim));
-    levels = reinterpret_cast<std::byte*>(take(levels_floats));
-    weights = take(rows * kKeyTile);
+    runs_.reserve(floats);
+    q = runs_.take(rows * padded_dim);
+    scores = runs_.take(rows * kAttentionSplitTokens);
+    tile = runs_.take(kKeyTile * padded_dim);
+    copies = reinterpret_cast<std::byte*>(runs_.take(kKeyTile * padded_dim));
+    levels = reinterpret_cast<std::byte*>(runs_.take(levels_floats));
+    weights = runs_.take(rows * kKeyTile);
     rounded.stride = padded_dim;
-    rounded.whole = reinterpret_cast<std::int16_t*>(take(rows * padded_dim / 2));
-    rounded.upper = reinterpret_cast<std::int8_t*>(take(rows * padded_dim / 4));
-    rounded.lower = reinterpret_cast<std::int8_t*>(take(rows * padded_dim / 4));
-    rounded.sums = reinterpret_cast<std::int32_t*>(take(rows * levels::kMostRecords));
-    rounded.factors = take(rows);
-    fold.ranges = reinterpret_cast<KeyRange*>(take(2 * rows));
-    for (SoftmaxState* s : {&fold.part, &fold.total}) {
-      s->max = take(rows);
-      s->sum = take(rows);
-      s->values = take(rows * padded_dim);
-    }
+    rounded.whole = reinterpret_cast<std::int16_t*>(runs_.take(rows * padded_dim / 2));
+    rounded.upper = reinterpret_cast<std::int8_t*>(runs_.take(rows * padded_dim / 4));
+    rounded.lower = reinterpret_cast<std::int8_t*>(runs_.take(rows * padded_dim / 4));
+    rounded.sums = reinterpret_cast<std::int32_t*>(runs_.take(rows * levels::kMostRecords));
+    rounded.factors = runs_.take(rows);
+    fold.take(runs_, rows, padded_dim);
   }
 
   float* q = nullptr;
@@ -59,14 +52,7 @@ class Scratch {
   levels::Queries rounded;
 
  private:
-  float* take(std::size_t count) {
-    float* result = next_;
-    next_ += round_up(count, std::size_t{16});
-    return result;
-  }
-
-  AlignedBuffer buffer_;
-  float* next_ = nullptr;
+  ScratchRuns runs_;
 };
 
 Scratch& thread_scratch(std::size_t rows, std::size_t padded_dim) {

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <metrale/base/aligned_buffer.h>
+#include <metrale/base/checked.h>
 #include <metrale/base/thread_pool.h>
 #include <metrale/kernels/attention.h>
 
@@ -65,11 +67,40 @@ struct SplitRange {
   std::uint32_t end;
 };
 
+// Memory of a thread, divided into runs that begin at multiples of 64 bytes.
+class ScratchRuns {
+ public:
+  // Room for `floats`, each run rounded up to 16; what was taken before is given up.
+  void reserve(std::size_t floats) {
+    if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
+    next_ = reinterpret_cast<float*>(buffer_.data());
+  }
+  [[nodiscard]] float* take(std::size_t count) {
+    float* result = next_;
+    next_ += round_up(count, std::size_t{16});
+    return result;
+  }
+
+ private:
+  AlignedBuffer buffer_;
+  float* next_ = nullptr;
+};
+
 // Scratch of a tile's rows.
 struct FoldState {
   KeyRange* ranges = nullptr;  // [rows]
   SoftmaxState part;           // of one split
   SoftmaxState total;          // of all folded so far
+
+  // `dims`: of a row's values.
+  void take(ScratchRuns& runs, std::size_t rows, std::size_t dims) {
+    ranges = reinterpret_cast<KeyRange*>(runs.take(2 * rows));
+    for (SoftmaxState* state : {&part, &total}) {
+      state->max = runs.take(rows);
+      state->sum = runs.take(rows);
+      state->values = runs.take(rows * dims);
+    }
+  }
 };
 
 // One group of heads of one query tile, on the thread that made it.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <metrale/base/aligned_buffer.h>
 #include <metrale/base/checked.h>
 #include <metrale/kernels/mla_attention.h>
 
@@ -20,19 +19,13 @@ class MlaScratch {
     const std::size_t floats = rows * (width + kAttentionSplitTokens + 2 * (latent_dim + 2) + 2) + kKeyTile +
                                kAttentionSplitTokens * latent_dim + kKeyTile * (rope_dim + width) +
                                std::size_t{16} * 16;  // what rounding the pieces up adds
-    if (buffer_.size_bytes() < floats * sizeof(float)) buffer_ = AlignedBuffer(floats * sizeof(float), 64);
-    next_ = reinterpret_cast<float*>(buffer_.data());
-    q = take(rows * width);
-    scores = take(rows * kAttentionSplitTokens + kKeyTile);
-    read = take(kAttentionSplitTokens * latent_dim);
-    read_ropes = take(kKeyTile * rope_dim);
-    tile = take(kKeyTile * width);
-    fold.ranges = reinterpret_cast<KeyRange*>(take(2 * rows));
-    for (SoftmaxState* state : {&fold.part, &fold.total}) {
-      state->max = take(rows);
-      state->sum = take(rows);
-      state->values = take(rows * latent_dim);
-    }
+    runs_.reserve(floats);
+    q = runs_.take(rows * width);
+    scores = runs_.take(rows * kAttentionSplitTokens + kKeyTile);
+    read = runs_.take(kAttentionSplitTokens * latent_dim);
+    read_ropes = runs_.take(kKeyTile * rope_dim);
+    tile = runs_.take(kKeyTile * width);
+    fold.take(runs_, rows, latent_dim);
   }
 
   float* q = nullptr;
@@ -43,14 +36,7 @@ class MlaScratch {
   FoldState fold;
 
  private:
-  float* take(std::size_t count) {
-    float* result = next_;
-    next_ += round_up(count, std::size_t{16});
-    return result;
-  }
-
-  AlignedBuffer buffer_;
-  float* next_ = nullptr;
+  ScratchRuns runs_;
 };
 
 MlaScratch& thread_scratch(std::size_t rows, const MlaAttentionArgs& args) {
