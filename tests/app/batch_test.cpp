@@ -23,12 +23,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // Every line of a text that consists of whole ones.
 std::vector<json> parse_lines(const std::string& text) {
   EXPECT_TRUE(text.empty() || text.ends_with('\n'));

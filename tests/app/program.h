@@ -2,6 +2,8 @@
 // The metrale program as a user starts it, over a tiny model directory.
 #pragma once
 
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <support/subprocess.h>
 #include <support/temp_dir.h>
@@ -16,6 +18,12 @@ namespace metrale::test {
 inline ProcessResult metrale(std::vector<std::string> arguments, const ProcessOptions& options = {}) {
   arguments.insert(arguments.begin(), METRALE_PROGRAM);
   return run_process(arguments, options);
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 struct ProgramTest : testing::Test {

@@ -3,10 +3,8 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <quant_report/model.h>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -29,12 +27,6 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 // Rows as the decoder shows them: [layer][token * width].
 class Recorder final : public engine::AttentionProbe {

@@ -3,10 +3,8 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <quant_report/report.h>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -30,12 +28,6 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr std::size_t kDim = 64;
-
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 // But for the order in which sums are taken.
 void expect_same(double value, double expected) {

@@ -3,10 +3,8 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <replay/replayer.h>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -53,12 +51,6 @@ json report_of(const ProcessResult& result, int exit_code = 0) {
   EXPECT_EQ(result.exit_code, exit_code) << result.err;
   EXPECT_EQ(exit_code != 0 || result.err.empty(), true) << result.err;
   return json::parse(result.out);
-}
-
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 TEST_F(Replay, SharedPromptsHitWithTheCacheAndNotWithout) {
