@@ -8,6 +8,9 @@
 
 #include <metrale/base/error.h>
 #include <metrale/engine/kv_calibration.h>
+#include <metrale/quant/hadamard.h>
+
+#include "engine/kv_constants.h"
 
 namespace metrale::test {
 namespace {
@@ -126,6 +129,37 @@ TEST(KvCalibration, AnotherModelIsRefusedByItsShape) {
   config.head_dim = 4;
   EXPECT_THAT([&] { sample().check_fits(config); },
               ThrowsMessage<InvalidArgument>(HasSubstr("3 layers of 2 KV heads of 3")));
+}
+
+TEST(KvConstants, EqualiserDividesKeysAndMultipliesTheirQueriesLayerByLayer) {
+  engine::ModelConfig config;
+  config.num_layers = 3;
+  config.num_kv_heads = 2;
+  config.head_dim = 3;
+  const KvCalibration calibration = sample();
+  const std::vector<KvDtype> dtypes{
+      {}, {KvFormat::kFp8, KvFormat::kTurbo3}, {KvFormat::kBf16, KvFormat::kNvfp4}};
+  const std::vector<float> constants = engine::kv_constants(config, dtypes, &calibration);
+  const engine::KvConstantsLayout at(2, 3);
+  ASSERT_EQ(constants.size(), 3 * at.layer_floats);
+  const auto of_layer = [&](std::size_t layer) {
+    return std::span(constants).subspan(layer * at.layer_floats);
+  };
+  const engine::KvLayerCalibration& layer = calibration.layers[1];
+  for (std::size_t i = 0; i < 6; ++i) {
+    const float sign = quant::diagonal_sign(42, static_cast<std::uint32_t>(i % 3));
+    EXPECT_EQ(of_layer(1)[at.k_diagonal + i], sign / layer.k_equaliser[i]);
+    EXPECT_EQ(of_layer(1)[at.q_diagonal + i], sign * layer.k_equaliser[i]);
+    EXPECT_EQ(of_layer(1)[at.k_mean + i], layer.k_mean[i]);
+    EXPECT_EQ(of_layer(1)[at.v_diagonal + i], sign / layer.v_equaliser[i]);
+    EXPECT_EQ(of_layer(1)[at.out_diagonal + i], sign * layer.v_equaliser[i]);
+    EXPECT_EQ(of_layer(0)[at.k_diagonal + i], sign);
+  }
+  for (std::size_t head = 0; head < 2; ++head) {
+    EXPECT_EQ(of_layer(1)[at.k_scales + head], layer.k_range[head] / 448);
+    EXPECT_EQ(of_layer(1)[at.v_scales + head], 1);
+    EXPECT_EQ(of_layer(2)[at.v_scales + head], calibration.layers[2].v_range[head] / 2688);
+  }
 }
 
 TEST(KvDtypes, BoundaryAndMarkedLayersAreBf16) {
