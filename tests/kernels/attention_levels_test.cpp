@@ -176,11 +176,76 @@ TEST(AttentionLevels, ScoresAreExactSumsOfIntegersOnEveryInstructionSet) {
   }
 }
 
-TEST(AttentionLevels, WeightedValuesAreChainsInTheOrderOfKeysOnEveryInstructionSet) {
+// Weights of rows in 16 bits, in the order of pairs and in that of keys.
+struct PairedWeights {
+  explicit PairedWeights(std::int32_t most) {
+    std::mt19937 random(5);
+    std::uniform_int_distribution<std::int32_t> any(-most, most);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      // One row has the largest everywhere.
+      plain[i] = static_cast<std::int16_t>(i / kKeyTile == 4 ? most : any(random));
+      const std::size_t octet = i / kOctet * kOctet;
+      paired[octet + i % 4 * 2 + i % kOctet / 4] = plain[i];
+    }
+    for (std::size_t row = 0; row < kRows; ++row) factors[row] = 0.01F * static_cast<float>(row + 1);
+  }
+  std::vector<std::int16_t> plain = std::vector<std::int16_t>(kRows * kKeyTile);
+  std::vector<std::int16_t> paired = plain;
+  float factors[kRows] = {};
+};
+
+TEST(AttentionLevels, WeightedIntegersAreExactSumsOnEveryInstructionSet) {
+  for (const KvFormat format :
+       {KvFormat::kTurbo4, KvFormat::kTurbo3, KvFormat::kTurbo2, KvFormat::kTurbo8i}) {
+    PairedWeights weights(weight_steps(format));
+    for (const std::uint32_t head_dim : head_dims(format)) {
+      const StoredSide side(format, KvSide::kValue, head_dim, head_dim + 1);
+      for (const std::uint32_t count : {64U, 16U, 40U}) {
+        const StoredTile tile = side.tile(count);
+        std::vector<float> expected(kRows * head_dim, 0.5F);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          std::int64_t sum = 0;
+          for (std::size_t key = 0; key < count; ++key) {
+            const double integer = side.level(tile, key, i % head_dim) / double{value_unit(format)};
+            sum += weights.plain[i / head_dim * kKeyTile + key] * static_cast<std::int64_t>(integer);
+          }
+          expected[i] = std::fma(static_cast<float>(sum), weights.factors[i / head_dim], expected[i]);
+        }
+        for (const KernelSet* set : kernel_sets()) {
+          AlignedBuffer levels(tile_bytes(head_dim), 64);
+          set->read_integers(tile, levels.data());
+          for (const bool few : {false, true}) {
+            if (few && (set->few_rows == 0 || head_dim % 64 != 0)) continue;
+            std::vector<float> values(kRows * head_dim, 0.5F);
+            for (std::size_t first = 0; first < head_dim; first += quant::kKvRecordDims) {
+              const WeightedIntegers task{
+                  .levels = levels.data(),
+                  .value_stride = tile.value_stride,
+                  .keys = tile.keys,
+                  .weights = {weights.paired.data(), weights.factors},
+                  .values = values.data() + first,
+                  .stride = head_dim,
+                  .first = first,
+                  .dims = std::min<std::size_t>(head_dim - first, quant::kKvRecordDims)};
+              const std::size_t most = few ? set->few_rows : kRows;
+              for (std::size_t row = 0; row < kRows; row += most) {
+                const std::size_t rows = std::min(most, kRows - row);
+                few ? set->add_integers_few(tile, task, row, rows) : set->add_integers(task, row, rows);
+              }
+            }
+            ASSERT_EQ(values, expected) << quant::to_string(format) << " head_dim " << head_dim << " keys "
+                                        << count << " few " << few;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionLevels, WeightedE4m3ValuesAreChainsInTheOrderOfKeysOnEveryInstructionSet) {
   std::mt19937 random(5);
   const auto weights = random_normal(random, kRows * kKeyTile);
-  for (const KvFormat format : {KvFormat::kTurbo4, KvFormat::kTurbo3, KvFormat::kTurbo2, KvFormat::kTurbo8,
-                                KvFormat::kTurbo8i, KvFormat::kFp8}) {
+  for (const KvFormat format : {KvFormat::kTurbo8, KvFormat::kFp8}) {
     for (const std::uint32_t head_dim : head_dims(format)) {
       const StoredSide side(format, KvSide::kValue, head_dim, head_dim + 1);
       const StoredTile tile = side.tile(61);

@@ -24,8 +24,8 @@ class Scratch {
     const std::size_t levels_floats = levels::tile_bytes(padded_dim) / sizeof(float);
     const std::size_t rounded_floats = rows * (padded_dim + 1 + levels::kMostRecords);
     const std::size_t floats =
-        rows * padded_dim + rounded_floats + rows * (kAttentionSplitTokens + kKeyTile) +
-        std::size_t{2} * kKeyTile * padded_dim + levels_floats + 2 * state + 2 * rows + std::size_t{16} * 20;
+        rows * padded_dim + rounded_floats + rows * (kAttentionSplitTokens + kKeyTile + kKeyTile / 2 + 1) +
+        std::size_t{2} * kKeyTile * padded_dim + levels_floats + 2 * state + 2 * rows + std::size_t{16} * 22;
     runs_.reserve(floats);
     q = runs_.take(rows * padded_dim);
     scores = runs_.take(rows * kAttentionSplitTokens);
@@ -33,6 +33,8 @@ class Scratch {
     copies = reinterpret_cast<std::byte*>(runs_.take(kKeyTile * padded_dim));
     levels = reinterpret_cast<std::byte*>(runs_.take(levels_floats));
     weights = runs_.take(rows * kKeyTile);
+    rounded_weights.whole = reinterpret_cast<std::int16_t*>(runs_.take(rows * kKeyTile / 2));
+    rounded_weights.factors = runs_.take(rows);
     rounded.stride = padded_dim;
     rounded.whole = reinterpret_cast<std::int16_t*>(runs_.take(rows * padded_dim / 2));
     rounded.upper = reinterpret_cast<std::int8_t*>(runs_.take(rows * padded_dim / 4));
@@ -49,6 +51,7 @@ class Scratch {
   std::byte* copies = nullptr;
   std::byte* levels = nullptr;
   float* weights = nullptr;
+  levels::RoundedWeights rounded_weights;
   levels::Queries rounded;
 
  private:
@@ -118,6 +121,7 @@ class TileHead final : public TileRows {
                   .tile = scratch_.tile,
                   .levels = scratch_.levels,
                   .weights = scratch_.weights,
+                  .rounded_weights = scratch_.rounded_weights,
                   .result = result});
   }
 

@@ -8,6 +8,7 @@
 #define METRALE_KERNELS_ATTENTION_LEVELS_INL_H_
 #endif
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -121,7 +122,86 @@ inline void fold_steps(const SplitTask& t, const Seen& rows, std::uint32_t at, s
   }
 }
 
-// Weighted sums over the values that some row sees.
+// The weights of the rows' keys of a tile times the steps of a record, in 16 bits.
+inline void round_weights(const SplitTask& t, const Seen& rows, std::uint32_t at,
+                          const levels::StoredTile& tile, std::size_t record) {
+  const FloatTag d;
+  const BitsTag du;
+  const hn::Rebind<std::int16_t, FloatTag> d16;
+  const hn::Repartition<std::uint8_t, decltype(d16)> d8;
+  alignas(16) static constexpr std::uint8_t kTurns[16] = {0, 1, 8,  9,  2, 3, 10, 11,
+                                                          4, 5, 12, 13, 6, 7, 14, 15};
+  const auto turns = hn::LoadDup128(d8, kTurns);
+  const auto steps = static_cast<float>(levels::weight_steps(tile.format));
+  const float* key_steps = tile.steps[record];
+  for (std::size_t row = rows.first; row < rows.last; ++row) {
+    const KeyRange seen = t.ranges[row].of_tile(at, static_cast<std::uint32_t>(tile.keys));
+    const float* from = t.scores + row * kAttentionSplitTokens + at;
+    alignas(64) float weights[kKeyTile];
+    auto peaks = hn::Zero(du);
+    for (std::size_t key = 0; key < tile.keys; key += kVec) {
+      FloatVec weight = hn::Mul(load_vec(from + key), load_vec(key_steps + key));
+      if (key < seen.begin || key + kVec > seen.end) {
+        const auto here = hn::Add(hn::Iota(du, 0), hn::Set(du, static_cast<std::uint32_t>(key)));
+        const auto sees =
+            hn::AndNot(hn::Lt(here, hn::Set(du, seen.begin)), hn::Lt(here, hn::Set(du, seen.end)));
+        weight = hn::IfThenElseZero(hn::RebindMask(d, sees), weight);
+      }
+      store_vec(weight, weights + key);
+      peaks = hn::Max(peaks, hn::And(hn::BitCast(du, weight), hn::Set(du, 0x7FFFFFFFU)));
+    }
+    const float peak = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(du, peaks)));
+    const bool finite = peak < HUGE_VALF;
+    const bool vanishes = !finite || peak < levels::kSmallestWeight;
+    const FloatVec inverse = hn::Set(d, vanishes ? 0.0F : steps / peak);
+    std::int16_t* to = t.rounded_weights.whole + row * kKeyTile;
+    for (std::size_t key = 0; key < tile.keys; key += kVec) {
+      // What is not finite may not reach the conversion.
+      const FloatVec weight = vanishes ? hn::Zero(d) : load_vec(weights + key);
+      const auto whole = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(weight, inverse)));
+      const auto paired = hn::TableLookupBytes(hn::BitCast(d8, whole), turns);
+      hn::StoreU(hn::BitCast(d16, paired), d16, to + key);
+    }
+    const float factor = peak / steps * levels::value_unit(tile.format);
+    t.rounded_weights.factors[row] = finite ? factor : std::bit_cast<float>(0x7FC00000U);
+  }
+}
+
+// Weighted sums over the values that some row sees, whose levels are integers. Tiles end at absolute
+// multiples of 64: each row's weights are rounded by the largest in such a tile.
+inline void level_integers(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
+  const levels::KernelSet& kernels = level_kernels();
+  levels::StoredTile tile;
+  std::uint32_t end = 0;
+  for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at = end) {
+    end = std::min(at / kKeyTile * kKeyTile + kKeyTile, seen.keys.end);
+    const Seen rows = seen.of_tile(t.ranges, at);
+    levels::find_tile(t.values, KvSide::kValue, t.head_dim, t.start + at, end - at, tile);
+    ahead.of_values(at, tile);
+    const bool few = rows.last - rows.first <= kernels.few_rows && t.head_dim % 64 == 0;
+    if (!few) kernels.read_integers(tile, t.levels);
+    for (std::size_t first = 0; first < t.head_dim; first += quant::kKvRecordDims) {
+      const std::size_t left = t.head_dim - first;
+      round_weights(t, rows, at, tile, first / quant::kKvRecordDims);
+      const levels::WeightedIntegers weighted{
+          .levels = t.levels,
+          .value_stride = tile.value_stride,
+          .keys = tile.keys,
+          .weights = t.rounded_weights,
+          .values = t.result.values + first,
+          .stride = t.padded_dim,
+          .first = first,
+          .dims = left < quant::kKvRecordDims ? left : quant::kKvRecordDims};
+      if (few) {
+        kernels.add_integers_few(tile, weighted, rows.first, rows.last - rows.first);
+      } else {
+        kernels.add_integers(weighted, rows.first, rows.last - rows.first);
+      }
+    }
+  }
+}
+
+// Weighted sums over the values that some row sees, whose levels are BF16.
 inline void level_values(const SplitTask& t, const Seen& seen, const Ahead& ahead) {
   const levels::KernelSet& kernels = level_kernels();
   levels::StoredTile tile;

@@ -113,11 +113,10 @@ void find_tile(const HeadSide& side, KvSide which, std::size_t head_dim, std::ui
   tile.key_groups = padded_groups(head_dim);
   tile.value_stride = value_stride(head_dim);
   tile.keys = round_up(std::size_t{existing}, kOctet);
+  const std::uint32_t* block = side.table + position / side.block_size;
+  std::uint32_t first = position % side.block_size;
   for (std::uint32_t key = 0; key < tile.keys;) {
-    // Keys that do not exist are any tokens of the last one's block.
-    const std::uint32_t at = position + std::min(key, existing - 1);
-    const std::byte* stripe = side.stripes + side.table[at / side.block_size] * side.block_bytes;
-    const std::uint32_t first = key < existing ? at % side.block_size : 0;
+    const std::byte* stripe = side.stripes + *block * side.block_bytes;
     const auto here =
         static_cast<std::uint32_t>(std::min<std::size_t>(side.block_size - first, tile.keys - key));
     if (shared) {
@@ -131,13 +130,17 @@ void find_tile(const HeadSide& side, KvSide which, std::size_t head_dim, std::ui
     const std::byte* headers = stripe + side.block_size * side.row_bytes;
     read_headers(side, {headers + first * side.header_bytes, side.header_bytes, key, here}, tile);
     key += here;
+    // Keys that do not exist are any tokens of the last one's block.
+    if (key < existing) ++block;
+    first = 0;
   }
 }
 
 bool has_avx512_kernels() {
   static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                          __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+                          __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
+                          __builtin_cpu_supports("avx512bitalg");
   return has;
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over levels with AVX2.
 #include <immintrin.h>
+#include <type_traits>
 
 #include "kernels/attention/levels.h"
 #include "kernels/attention/levels_avx2_read.h"
+#include "kernels/attention/levels_avx2_values.h"
 #include "kernels/attention/levels_body.h"
 
 namespace metrale::kernels::levels {
@@ -26,6 +28,47 @@ struct Avx2 {
   static Vec second(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000))));
   }
+
+  using Integers = __m256i;
+  static Integers no_integers() { return _mm256_setzero_si256(); }
+  static Integers broadcast_pair(const std::int16_t* from) {
+    return _mm256_set1_epi32(load_as<std::int32_t>(from));
+  }
+  static Integers add_products(Integers sum, Integers a, Integers b) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+  }
+
+  // A cell is two groups, of dimensions `dim` and `dim` + 32.
+  template <class Body>
+  static void for_cells(std::size_t dims, const Body& body) {
+    for (std::size_t first = 0; first < dims; first += 64) {
+      for (std::size_t dim = first; dim < dims && dim < first + 32; dim += 8) {
+        body(std::integral_constant<std::size_t, 2>(), dim);
+      }
+    }
+  }
+
+  // Adds integers times `factor` to the values that `dims` leaves of a cell.
+  static void finish_integers(const Integers (&acc)[2], float factor, std::size_t dims, float* values) {
+    const auto add = [factor](__m256i whole, float* to) {
+      store(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(factor), load(to)));
+    };
+    add(_mm256_permute2x128_si256(acc[0], acc[1], 0x20), values);
+    if (dims > 32) add(_mm256_permute2x128_si256(acc[0], acc[1], 0x31), values + 32);
+  }
+
+  // What read_integers() wrote.
+  struct ReadIntegers {
+    const std::byte* levels;
+    std::size_t stride;
+    explicit ReadIntegers(const WeightedIntegers& t)
+        : levels(t.levels + t.first * 4), stride(t.value_stride * 4) {}
+    [[gnu::always_inline]] void load(std::size_t pair, std::size_t dim, __m256i (&out)[2]) const {
+      const std::byte* from = levels + pair * stride + dim / 64 * 256 + dim % 64 * 8;
+      out[0] = load_pairs(from);
+      out[1] = load_pairs(from + 32);
+    }
+  };
 
   // Sums of a record over four keys: of keys 0 and 2 in the lower half, of 1 and 3 in the upper one, each in
   // two parts.
@@ -91,6 +134,9 @@ const KernelSet& avx2_kernels() {
                                   .read_keys = read_keys,
                                   .score = Body<Avx2>::score,
                                   .score_few = nullptr,
+                                  .read_integers = read_integers,
+                                  .add_integers = Body<Avx2>::add_integers,
+                                  .add_integers_few = nullptr,
                                   .read_values = read_values,
                                   .add = Body<Avx2>::add,
                                   .add_few = nullptr};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Levels with AVX2: two groups at a time look up the table of their two rows. Local to the including source.
+// Levels of keys with AVX2, and what values share: two groups at a time look up the table of their two rows.
+// Local to the including source.
 #pragma once
 
 #include <cstring>
@@ -179,7 +180,7 @@ struct Turbo4Codes {
           {_mm256_unpacklo_epi32(low_signs, words), _mm256_unpackhi_epi32(low_signs, words)}};
 }
 
-// The same with the elements of a pair's two groups in turns.
+// The same with the elements of two words in turns, for words of two keys.
 [[gnu::always_inline]] inline Turbo4Codes split_interleaved(__m256i words) {
   const __m256i turns =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
@@ -238,33 +239,6 @@ void read_turbo4_keys(const StoredTile& tile, std::byte* levels) {
   }
 }
 
-void read_turbo4_values(const StoredTile& tile, std::byte* levels) {
-  static constexpr PairTable kUpper = make_pairs(upper_table(KvFormat::kTurbo4));
-  static constexpr PairTable kLower = make_pairs(lower_table(KvFormat::kTurbo4));
-  for (std::size_t key = 0; key < tile.keys; ++key) {
-    const Soon& soon = tile.soon[key / kOctet];
-    if (key % kOctet == 0) ask_headers(soon);
-    for (std::size_t dim = 0; dim < tile.head_dim; dim += 64) {
-      ask(soon, dim / 8 + key % kOctet);
-      const PairRows rows(tile, key, dim);
-      const Turbo4Codes codes =
-          split_interleaved(load_codes(tile.codes[key] + dim / 2, (tile.head_dim - dim) / 2));
-      std::byte* out = levels + (key * tile.value_stride + dim) * 2;
-#pragma GCC unroll 2
-      for (std::size_t i = 0; i < 2; ++i) {
-        const __m256i sign = _mm256_and_si256(codes.sign[i], _mm256_set1_epi8(static_cast<char>(0x80)));
-        const __m256i upper =
-            _mm256_xor_si256(_mm256_shuffle_epi8(rows.tables(kUpper, i), codes.index[i]), sign);
-        const __m256i lower = _mm256_shuffle_epi8(rows.tables(kLower, i), codes.index[i]);
-        const __m256i low = _mm256_unpacklo_epi8(lower, upper);
-        const __m256i high = _mm256_unpackhi_epi8(lower, upper);
-        store32(_mm256_permute2x128_si256(low, high, 0x20), out + i * 32);
-        store32(_mm256_permute2x128_si256(low, high, 0x31), out + i * 32 + 64);
-      }
-    }
-  }
-}
-
 void read_key_integers(const StoredTile& tile, std::byte* levels) {
   for (std::size_t first = 0; first < tile.keys; first += kOctet) {
     ask(tile.soon[first / kOctet], 0, tile.head_dim / 8);
@@ -290,91 +264,6 @@ void read_keys(const StoredTile& tile, std::byte* levels) {
       return read_turbo_keys<KvFormat::kTurbo2>(tile, levels);
     default:
       return read_key_integers(tile, levels);
-  }
-}
-
-// Values: pairs of dimensions i and i + 8 of sixteen, as Isa::load_pairs() takes them.
-
-template <KvFormat kFormat>
-void read_turbo_values(const StoredTile& tile, std::byte* levels) {
-  static constexpr PairTable kUpper = make_pairs(upper_table(kFormat));
-  static constexpr PairTable kLower = make_pairs(lower_table(kFormat));
-  const __m256i order =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
-  alignas(32) std::uint8_t codes[kOctet][kMostDims];
-  for (std::size_t key = 0; key < tile.keys; ++key) {
-    if (key % kOctet == 0) {
-      ask_headers(tile.soon[key / kOctet]);
-      for (std::size_t i = 0; i < kOctet; ++i) read_codes<kFormat>(tile, key + i, true, codes[i]);
-    }
-    ask(tile.soon[key / kOctet], key % kOctet * (tile.head_dim / 64),
-        (key % kOctet + 1) * (tile.head_dim / 64));
-    std::byte* out = levels + key * tile.value_stride * 2;
-    for (std::size_t dim = 0; dim < tile.head_dim; dim += 32) {
-      const std::uint64_t rows = tile.rows[dim / 128][key];
-      const std::size_t pair = dim % 128 / 16;
-      const __m256i code = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes[key % kOctet] + dim));
-      const __m256i index = _mm256_shuffle_epi8(indices(code), order);
-      const __m256i upper = _mm256_shuffle_epi8(
-          load_two(pair_table(kUpper, rows, pair), pair_table(kUpper, rows, pair + 1)), index);
-      const __m256i lower = _mm256_shuffle_epi8(
-          load_two(pair_table(kLower, rows, pair), pair_table(kLower, rows, pair + 1)), index);
-      const __m256i low = _mm256_unpacklo_epi8(lower, upper);
-      const __m256i high = _mm256_unpackhi_epi8(lower, upper);
-      store32(_mm256_permute2x128_si256(low, high, 0x20), out + dim * 2);
-      store32(_mm256_permute2x128_si256(low, high, 0x31), out + dim * 2 + 32);
-    }
-  }
-}
-
-__m256i load_eight(const std::byte* from) {
-  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-}
-
-// As FP32 numbers.
-__m256i e4m3_floats(const std::byte* from) {
-  const __m256i codes = load_eight(from);
-  const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi32(0x7F));
-  // With the same fields, 2^120 too small; exact, and subnormals come out right.
-  const __m256 value =
-      _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), _mm256_set1_ps(0x1p120F));
-  const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F));
-  const __m256i known = _mm256_blendv_epi8(_mm256_castps_si256(value), _mm256_set1_epi32(0x7FC00000), nan);
-  return _mm256_or_si256(known, _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24));
-}
-__m256i integer_floats(const std::byte* from) {
-  const __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
-  return _mm256_castps_si256(_mm256_cvtepi32_ps(codes));
-}
-
-// BF16 holds the levels of a byte: they are the upper halves of FP32 numbers.
-template <class Floats>
-void read_byte_values(const StoredTile& tile, Floats&& floats, std::byte* levels) {
-  for (std::size_t key = 0; key < tile.keys; ++key) {
-    ask(tile.soon[key / kOctet], key % kOctet * (tile.head_dim / 64),
-        (key % kOctet + 1) * (tile.head_dim / 64));
-    if (key % kOctet == 0) ask_headers(tile.soon[key / kOctet]);
-    for (std::size_t dim = 0; dim < tile.head_dim; dim += 16) {
-      const __m256i first = floats(tile.codes[key] + dim);
-      const __m256i second = floats(tile.codes[key] + dim + 8);
-      store32(_mm256_or_si256(_mm256_srli_epi32(first, 16), second),
-              levels + (key * tile.value_stride + dim) * 2);
-    }
-  }
-}
-
-void read_values(const StoredTile& tile, std::byte* levels) {
-  switch (tile.format) {
-    case KvFormat::kTurbo4:
-      return read_turbo4_values(tile, levels);
-    case KvFormat::kTurbo3:
-      return read_turbo_values<KvFormat::kTurbo3>(tile, levels);
-    case KvFormat::kTurbo2:
-      return read_turbo_values<KvFormat::kTurbo2>(tile, levels);
-    case KvFormat::kTurbo8i:
-      return read_byte_values(tile, integer_floats, levels);
-    default:
-      return read_byte_values(tile, e4m3_floats, levels);
   }
 }
 

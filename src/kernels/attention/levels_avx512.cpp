@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over levels with AVX-512, VBMI and VNNI.
+// Attention over levels with AVX-512, VBMI, VNNI and BITALG.
 #include "kernels/attention/levels_avx512.h"
 
 #include "kernels/attention/levels_avx512_keys.h"
@@ -144,6 +144,53 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
   }
 
+  using Integers = __m512i;
+  static Integers no_integers() { return _mm512_setzero_si512(); }
+  static Integers broadcast_pair(const std::int16_t* from) {
+    return _mm512_set1_epi32(load_as<std::int32_t>(from));
+  }
+  static Integers add_products(Integers sum, Integers a, Integers b) {
+    return _mm512_dpwssd_epi32(sum, a, b);
+  }
+
+  template <class Body>
+  static void for_cells(std::size_t dims, const Body& body) {
+    std::size_t dim = 0;
+    for (; dim + 32 < dims; dim += 64) body(std::integral_constant<std::size_t, 4>(), dim);
+    if (dim < dims) body(std::integral_constant<std::size_t, 2>(), dim);
+  }
+
+  // Adds integers times `factor` to `dims` values.
+  template <std::size_t V>
+  [[gnu::always_inline]] static void finish_integers(const Integers (&acc)[V], float factor, std::size_t dims,
+                                                     float* values) {
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < V; ++k) {
+      if (k * 16 >= dims) return;
+      const __m512i order = k % 2 == 0 ? first : second;
+      const __m512i whole = _mm512_permutex2var_epi64(acc[k / 2 * 2], order, acc[k / 2 * 2 + 1]);
+      float* to = values + k * 16;
+      store(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(factor), load(to)));
+    }
+  }
+
+  // What read_integers() wrote.
+  struct ReadIntegers {
+    const std::byte* levels;
+    std::size_t stride;
+    explicit ReadIntegers(const WeightedIntegers& t)
+        : levels(t.levels + t.first * 4), stride(t.value_stride * 4) {}
+    template <std::size_t V>
+    [[gnu::always_inline]] void load(std::size_t pair, std::size_t dim, __m512i (&out)[V]) const {
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < V; ++k) {
+        out[k] = _mm512_load_si512(levels + pair * stride + dim * 4 + k * 64);
+      }
+    }
+  };
+
   template <std::size_t R>
   static void score_rows(const Scores& t, std::size_t row) {
     std::size_t octet = 0;
@@ -152,11 +199,26 @@ struct Avx512 {
   }
 };
 
-// Adds 64 dimensions of the values as they are stored to R rows.
+// Adds integers as they are stored to R rows.
 template <KvFormat kFormat, std::size_t R>
+void add_stored_integers(const StoredTile& tile, const WeightedIntegers& t, std::size_t row) {
+  struct Asking {
+    PairReader<kFormat> reader;
+    [[gnu::always_inline]] void load(std::size_t pair, std::size_t dim, __m512i (&out)[4]) const {
+      ask_pair(reader.tile, pair, reader.dim);
+      reader.load(pair, dim, out);
+    }
+  };
+  for (std::size_t dim = 0; dim < t.dims; dim += 64) {
+    Body<Avx512>::add_integers_at<R, 4>(t, Asking{{tile, t.first + dim}}, row, dim);
+  }
+}
+
+// Adds 64 dimensions of the values as they are stored to R rows.
+template <std::size_t R>
 void add_stored(const StoredTile& tile, const Weighted& t, std::size_t row, std::size_t begin,
                 std::size_t end, std::size_t dim) {
-  const ValueReader<kFormat> reader;
+  const E4m3Reader reader;
   const __m512i upper = keep(_mm512_set1_epi32(static_cast<int>(0xFFFF0000)));
   const auto second = [upper](__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)); };
   const float* weights = t.weights + row * kKeyTile;
@@ -207,14 +269,18 @@ void score_few(const StoredTile& tile, const Scores& t, std::size_t row, std::si
   });
 }
 
+void add_integers_few(const StoredTile& tile, const WeightedIntegers& t, std::size_t row, std::size_t rows) {
+  with_integer_format(tile.format, [&](auto format) {
+    with_few_rows(rows, [&](auto count) { add_stored_integers<format(), count()>(tile, t, row); });
+  });
+}
+
 void add_few(const StoredTile& tile, const Weighted& t, std::size_t row, std::size_t rows, std::size_t begin,
              std::size_t end) {
-  with_value_format(tile.format, [&](auto format) {
-    with_few_rows(rows, [&](auto count) {
-      for (std::size_t dim = 0; dim < t.dims; dim += 64) {
-        add_stored<format(), count()>(tile, t, row, begin, end, dim);
-      }
-    });
+  with_few_rows(rows, [&](auto count) {
+    for (std::size_t dim = 0; dim < t.dims; dim += 64) {
+      add_stored<count()>(tile, t, row, begin, end, dim);
+    }
   });
 }
 
@@ -225,6 +291,9 @@ const KernelSet& avx512_kernels() {
                                   .read_keys = read_keys,
                                   .score = Body<Avx512>::score,
                                   .score_few = score_few,
+                                  .read_integers = read_integers,
+                                  .add_integers = Body<Avx512>::add_integers,
+                                  .add_integers_few = add_integers_few,
                                   .read_values = read_values,
                                   .add = Body<Avx512>::add,
                                   .add_few = add_few};

@@ -11,17 +11,18 @@
 namespace metrale::kernels::levels {
 namespace {
 
-// Asks for part `i`: a little at a time, or the processor waits.
+// Asks for part `i`: a little at a time, or the processor waits. Inlined by force, like all that asks: calls
+// of a function that does nothing else may be taken for calls without effect.
 [[gnu::always_inline]] inline void ask(const Soon& soon, std::size_t i) {
   const std::byte* from = soon.codes + i * soon.part_bytes;
   __builtin_prefetch(from, 0, 2);  // 2: into L2
   for (std::size_t at = 64; at < soon.part_bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 // For parts [begin, end).
-inline void ask(const Soon& soon, std::size_t begin, std::size_t end) {
+[[gnu::always_inline]] inline void ask(const Soon& soon, std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) ask(soon, i);
 }
-inline void ask_headers(const Soon& soon) {
+[[gnu::always_inline]] inline void ask_headers(const Soon& soon) {
   for (std::size_t at = 0; at < soon.header_bytes; at += 64) __builtin_prefetch(soon.headers + at, 0, 2);
 }
 
@@ -97,6 +98,52 @@ struct Body {
         return add_rows<2>(t, row, begin, end);
       case 1:
         return add_rows<1>(t, row, begin, end);
+      default:
+        return;
+    }
+  }
+
+  // Adds the weighted integers of all pairs of keys to R rows, V vectors of `source` at a time.
+  template <std::size_t R, std::size_t V, class Source>
+  [[gnu::always_inline]] static void add_integers_at(const WeightedIntegers& t, const Source& source,
+                                                     std::size_t row, std::size_t dim) {
+    typename Isa::Integers acc[R][V];
+#pragma GCC unroll 24
+    for (std::size_t i = 0; i < R * V; ++i) acc[i / V][i % V] = Isa::no_integers();
+    const std::int16_t* weights = t.weights.whole + row * kKeyTile;
+    for (std::size_t pair = 0; pair < t.keys / 2; ++pair) {
+      typename Isa::Integers level[V];
+      source.load(pair, dim, level);
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < R; ++i) {
+        const auto weight = Isa::broadcast_pair(weights + i * kKeyTile + 2 * pair);
+#pragma GCC unroll 4
+        for (std::size_t k = 0; k < V; ++k) acc[i][k] = Isa::add_products(acc[i][k], level[k], weight);
+      }
+    }
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < R; ++i) {
+      Isa::finish_integers(acc[i], t.weights.factors[row + i], t.dims - dim,
+                           t.values + (row + i) * t.stride + dim);
+    }
+  }
+
+  template <std::size_t R, class Source>
+  static void add_integer_rows(const WeightedIntegers& t, const Source& source, std::size_t row) {
+    Isa::for_cells(
+        t.dims, [&](auto vectors, std::size_t dim) { add_integers_at<R, vectors()>(t, source, row, dim); });
+  }
+
+  static void add_integers(const WeightedIntegers& t, std::size_t row, std::size_t rows) {
+    const typename Isa::ReadIntegers source(t);
+    for (; rows >= 4; row += 4, rows -= 4) add_integer_rows<4>(t, source, row);
+    switch (rows) {
+      case 3:
+        return add_integer_rows<3>(t, source, row);
+      case 2:
+        return add_integer_rows<2>(t, source, row);
+      case 1:
+        return add_integer_rows<1>(t, source, row);
       default:
         return;
     }

@@ -35,11 +35,6 @@ constexpr std::uint8_t key_byte(KvFormat format, std::size_t row, std::size_t en
   }
 }
 
-constexpr std::uint16_t value_word(KvFormat format, std::size_t row, std::size_t entry) {
-  return quant::float_to_bf16(quant::turbo_level(format, KvSide::kValue, static_cast<std::uint32_t>(row),
-                                                 static_cast<std::uint32_t>(entry)));
-}
-
 template <class Byte>
 constexpr Table make_table(KvFormat format, Byte&& byte) {
   Table table{};
@@ -64,17 +59,32 @@ constexpr Table key_table(KvFormat format, std::uint8_t flip) {
     return static_cast<std::uint8_t>(key_byte(f, row, entry) ^ flip);
   });
 }
-// The upper and lower bytes of BF16 levels.
+// The upper and lower bytes of values' integers, of their opposites where kOpposite.
+template <bool kOpposite = false>
 constexpr Table upper_table(KvFormat format) {
   return make_table(format, [](KvFormat f, std::size_t row, std::size_t entry) {
-    return static_cast<std::uint8_t>(value_word(f, row, entry) >> 8);
+    const std::int32_t integer = value_integer(f, row, entry);
+    return static_cast<std::uint8_t>((kOpposite ? -integer : integer) >> 8);
   });
 }
 constexpr Table lower_table(KvFormat format) {
   return make_table(format, [](KvFormat f, std::size_t row, std::size_t entry) {
-    return static_cast<std::uint8_t>(value_word(f, row, entry));
+    return static_cast<std::uint8_t>(value_integer(f, row, entry));
   });
 }
+
+constexpr bool values_are_integers(KvFormat format) {
+  for (std::uint32_t row = 0; row < kRows; ++row) {
+    for (std::uint32_t entry = 0; entry < quant::turbo_entries(format); ++entry) {
+      const auto integer = static_cast<float>(value_integer(format, row, entry));
+      if (integer * value_unit(format) != quant::turbo_level(format, KvSide::kValue, row, entry))
+        return false;
+    }
+  }
+  return true;
+}
+static_assert(values_are_integers(KvFormat::kTurbo4) && values_are_integers(KvFormat::kTurbo3) &&
+              values_are_integers(KvFormat::kTurbo2));
 
 }  // namespace
 }  // namespace metrale::kernels::levels

@@ -94,7 +94,9 @@ void attend(const SplitTask& t) {
     float* values = t.result.values + row * t.padded_dim;
     for (std::size_t i = 0; i < t.padded_dim; i += kVec) store_vec(hn::Zero(FloatTag()), values + i);
   }
-  if (levels::takes_values(t.values.format, t.head_dim)) {
+  if (levels::has_integer_values(t.values.format)) {
+    level_integers(t, seen, ahead);
+  } else if (levels::takes_values(t.values.format, t.head_dim)) {
     level_values(t, seen, ahead);
   } else if (t.values.format == quant::KvFormat::kBf16) {
     split_values<hwy::bfloat16_t>(t, seen, ahead);

@@ -4,6 +4,7 @@
 // first, so that neither end of the range of visible keys ever goes back from row to row.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,6 +27,11 @@ struct KeyRange {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
   [[nodiscard]] bool empty() const { return begin >= end; }
+  // The part in the `count` keys from `at` on, counted from there.
+  [[nodiscard]] KeyRange of_tile(std::uint32_t at, std::uint32_t count) const {
+    const auto here = [at, count](std::uint32_t key) { return std::clamp(key, at, at + count) - at; };
+    return {here(begin), here(end)};
+  }
 };
 
 struct SplitTask {
@@ -35,16 +41,17 @@ struct SplitTask {
   float scale = 0.0F;
   HeadSide keys;
   HeadSide values;
-  std::uint32_t start = 0;           // position of the split's first key
-  std::uint32_t next_keys = 0;       // keys of the split that this thread attends next: asked for early
-  const float* q = nullptr;          // [rows][padded_dim]
-  levels::Queries rounded;           // the same, where keys are taken by their levels
-  const KeyRange* ranges = nullptr;  // [rows]: keys of the split that the row sees
-  float* scores = nullptr;           // scratch [rows][kAttentionSplitTokens]
-  float* tile = nullptr;             // scratch [kKeyTile * padded_dim]
-  std::byte* levels = nullptr;       // scratch [levels::tile_bytes(head_dim)], at a multiple of 64
-  float* weights = nullptr;          // scratch [rows][kKeyTile]
-  SoftmaxState result;               // rows that see nothing are left alone
+  std::uint32_t start = 0;                 // position of the split's first key
+  std::uint32_t next_keys = 0;             // keys of the split that this thread attends next: asked for early
+  const float* q = nullptr;                // [rows][padded_dim]
+  levels::Queries rounded;                 // the same, where keys are taken by their levels
+  const KeyRange* ranges = nullptr;        // [rows]: keys of the split that the row sees
+  float* scores = nullptr;                 // scratch [rows][kAttentionSplitTokens]
+  float* tile = nullptr;                   // scratch [kKeyTile * padded_dim]
+  std::byte* levels = nullptr;             // scratch [levels::tile_bytes(head_dim)], at a multiple of 64
+  float* weights = nullptr;                // scratch [rows][kKeyTile]
+  levels::RoundedWeights rounded_weights;  // scratch, likewise
+  SoftmaxState result;                     // rows that see nothing are left alone
 };
 
 void attend_split(const SplitTask& task);

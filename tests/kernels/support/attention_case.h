@@ -284,6 +284,66 @@ class AttentionStep {
          k_format == quant::KvFormat::kTurbo8i;
 }
 
+// How many steps the largest weight of a tile has where values are added as integers; 0 where they are not.
+[[nodiscard]] inline double weight_steps_of(quant::KvFormat v_format) {
+  switch (v_format) {
+    case quant::KvFormat::kTurbo4:
+    case quant::KvFormat::kTurbo2:
+      return 29127;
+    case quant::KvFormat::kTurbo3:
+      return 10922;
+    case quant::KvFormat::kTurbo8i:
+      return 32767;
+    default:
+      return 0;
+  }
+}
+
+// What a record's step is about proportional to: the root mean square of its values, or the largest.
+[[nodiscard]] inline double record_size(quant::KvFormat format, const float* values, std::size_t count) {
+  double squares = 0;
+  double peak = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    squares += double{values[i]} * double{values[i]};
+    peak = std::max(peak, std::abs(double{values[i]}));
+  }
+  return format == quant::KvFormat::kTurbo8i ? peak : std::sqrt(squares / static_cast<double>(count));
+}
+
+// How far the rounding of a tile's weights may move each element of the weighted sum of `dim` dimensions.
+// Weights times steps err by up to half a step of the largest, independently; this is seven deviations, times
+// two because a step is only about proportional to what is known of it here.
+[[nodiscard]] inline std::vector<double> weight_errors(quant::KvFormat v_format, std::size_t dim,
+                                                       const std::vector<const float*>& values,
+                                                       const std::vector<double>& weights,
+                                                       std::size_t first_position) {
+  std::vector<double> squares(dim);
+  const double steps = weight_steps_of(v_format);
+  if (steps == 0) return squares;
+  for (std::size_t first = 0; first < dim; first += quant::kKvRecordDims) {
+    const std::size_t end = std::min<std::size_t>(dim, first + quant::kKvRecordDims);
+    for (std::size_t begin = 0; begin < values.size();) {
+      const std::size_t next =
+          std::min(values.size(), (first_position + begin) / 64 * 64 + 64 - first_position);
+      double largest = 0;
+      for (std::size_t j = begin; j < next; ++j) {
+        largest = std::max(largest, weights[j] * record_size(v_format, values[j] + first, end - first));
+      }
+      for (std::size_t j = begin; j < next; ++j) {
+        const double size = record_size(v_format, values[j] + first, end - first);
+        if (size == 0) continue;
+        for (std::size_t d = first; d < end; ++d) {
+          const double error = 2 * 2 / steps * largest * std::abs(double{values[j][d]}) / size;
+          squares[d] += error * error;
+        }
+      }
+      begin = next;
+    }
+  }
+  for (double& square : squares) square = std::sqrt(square);
+  return squares;
+}
+
 // The output of one query token in double precision, and how large an FP32 result may differ: each element's
 // bound is in `tolerance`. `spread` is sqrt(sum (weight * (value - out))^2): what independent errors of the
 // weights, relative to them, are multiplied by.
@@ -329,6 +389,9 @@ struct ModelRow {
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (double& score : scores) sum += score = std::exp(score - max);
+    std::vector<const float*> values;
+    for (std::size_t t = begin; t <= token; ++t) values.push_back(at(seq.v, t));
+    const std::vector<double> weight_error = weight_errors(shape.v_format, dim, values, scores, begin);
     for (std::size_t d = 0; d < dim; ++d) {
       double value = 0;
       double magnitude = 0;
@@ -337,7 +400,7 @@ struct ModelRow {
         magnitude += scores[t - begin] / sum * std::abs(at(seq.v, t)[d]);
       }
       row.out.push_back(value);
-      row.tolerance.push_back(magnitude * (2 * score_error + 64 * 0x1p-24) +
+      row.tolerance.push_back(magnitude * (2 * score_error + 64 * 0x1p-24) + weight_error[d] / sum +
                               rounding_bound(shape.type, value));
       double squares = 0;
       for (std::size_t t = begin; t <= token; ++t) {
