@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 packages=(
   g++ cmake ninja-build ccache pkg-config git xz-utils python3 python3-venv python3-pip
   libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libsimdjson-dev libxxhash-dev libhwy-dev
-  libpcre2-dev libutf8proc-dev prometheus-cpp-dev
+  libpcre2-dev libutf8proc-dev liburing-dev prometheus-cpp-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev libdnnl-dev ocl-icd-opencl-dev
   clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev doxygen groff-base
 )
