@@ -27,6 +27,7 @@ namespace metrale::io {
 struct QueueCase {
   std::string name;
   std::function<std::unique_ptr<IoEngine>(const EngineLimits&)> make;
+  std::uint64_t random_seeds = 1'000;
 };
 inline void PrintTo(const QueueCase& queue, std::ostream* out) {
   *out << queue.name;

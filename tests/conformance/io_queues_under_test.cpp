@@ -23,7 +23,8 @@ const auto kQueues = testing::Values(
               }},
     QueueCase{
         "UringPolled",
-        [](const EngineLimits& l) { return make({.kind = IoEngineKind::kUring, .sq_polling = true}, l); }},
+        [](const EngineLimits& l) { return make({.kind = IoEngineKind::kUring, .sq_polling = true}, l); },
+        30},
     QueueCase{"CufileOverFake", [](const EngineLimits& l) {
                 return make({.kind = IoEngineKind::kCufile, .cufile_libraries = {test::fake_cufile_path()}},
                             l);
