@@ -20,7 +20,7 @@ class CufileEngine final : public IoEngine {
  public:
   explicit CufileEngine(const IoOptions& options)
       : IoEngine(options.limits),
-        library_(cufile::load(options.cufile_libraries)),
+        library_(cufile::load(options.cufile_libraries, options.cuda_library)),
         handles_(options.limits.max_files),
         bases_(options.limits.max_buffers),
         workers_(options.threads, options.limits.depth, options.on_thread_start,

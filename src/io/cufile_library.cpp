@@ -27,6 +27,17 @@ Opened open_first(std::span<const std::string> names) {
                     fmt::format("cuFile: {}", reasons.empty() ? "no library is named" : reasons));
 }
 
+// Without a CUDA driver, opening the driver of cuFile 1.20 never returns.
+void require_cuda(const Opened& library, const std::string& cuda_library) {
+  if (void* const handle = ::dlopen(cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    ::dlclose(handle);
+    return;
+  }
+  const char* const reason = ::dlerror();
+  throw Unsupported(library.name, fmt::format("a system without a CUDA driver: {}",
+                                              reason != nullptr ? reason : cuda_library));
+}
+
 class Resolver {
  public:
   explicit Resolver(const Opened& library) : library_(library) {}
@@ -44,7 +55,7 @@ class Resolver {
 
 }  // namespace
 
-Library load(std::span<const std::string> names) {
+Library load(std::span<const std::string> names, const std::string& cuda_library) {
   const Opened opened = open_first(names);
   const Resolver find(opened);
   Library library;
@@ -55,6 +66,7 @@ Library load(std::span<const std::string> names) {
   find("cuFileBufDeregister", library.buffer_deregister);
   find("cuFileRead", library.read);
   find("cuFileWrite", library.write);
+  require_cuda(opened, cuda_library);
   const Status status = library.driver_open();
   if (status.code != 0 && status.code != kDriverAlreadyOpen) {
     throw Unsupported(opened.name, fmt::format("this system: cuFileDriverOpen gave {} (CUDA driver: {})",

@@ -45,6 +45,6 @@ struct Library {
 
 // The first of `names` that is there, its driver open. It stays loaded and its driver open until the process
 // ends: others in the process may use them too. Throws Unsupported, saying why.
-[[nodiscard]] Library load(std::span<const std::string> names);
+[[nodiscard]] Library load(std::span<const std::string> names, const std::string& cuda_library);
 
 }  // namespace metrale::io::cufile

@@ -36,7 +36,9 @@ class Progress {
   // The answer to next(): bytes, or a negative code.
   [[nodiscard]] Step take(std::int64_t result) {
     const Attempt attempt = next();
-    if (result == -EINTR || result == -EAGAIN) return nothing(-result);
+    // A thread that ends takes what it has in flight with io_uring with it: ECANCELED, which nobody else asks
+    // for.
+    if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return nothing(-result);
     if (result < 0) return failed(-result);
     if (result > attempt.bytes) return failed(EIO);
     const std::uint64_t reached = attempt.at + static_cast<std::uint64_t>(result);

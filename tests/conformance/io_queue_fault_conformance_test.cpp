@@ -45,7 +45,7 @@ TEST_P(IoQueueFaults, DirectTransferIsContinuedAtItsAlignment) {
 }
 
 TEST_P(IoQueueFaults, InterruptedTransfersAreRetried) {
-  for (const int error : {EINTR, EAGAIN, EINTR}) {
+  for (const int error : {EINTR, EAGAIN, ECANCELED}) {
     faults_->inject(IoFault::kError, 1, static_cast<std::uint32_t>(error));
     expect_whole(run(read_request(id_, 0, page(0))));
   }

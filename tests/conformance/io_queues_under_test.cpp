@@ -26,7 +26,9 @@ const auto kQueues = testing::Values(
         [](const EngineLimits& l) { return make({.kind = IoEngineKind::kUring, .sq_polling = true}, l); },
         30},
     QueueCase{"CufileOverFake", [](const EngineLimits& l) {
-                return make({.kind = IoEngineKind::kCufile, .cufile_libraries = {test::fake_cufile_path()}},
+                return make({.kind = IoEngineKind::kCufile,
+                             .cufile_libraries = {test::fake_cufile_path()},
+                             .cuda_library = "libc.so.6"},
                             l);
               }});
 

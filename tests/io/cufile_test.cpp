@@ -18,9 +18,13 @@ namespace {
 
 using testing::HasSubstr;
 
-std::unique_ptr<IoQueue> open_queue(std::vector<std::string> libraries = {test::fake_cufile_path()}) {
-  return make_io_queue(
-      {.kind = IoEngineKind::kCufile, .threads = 2, .cufile_libraries = std::move(libraries)});
+// Any library stands for the CUDA driver, which the fake does not use.
+std::unique_ptr<IoQueue> open_queue(std::vector<std::string> libraries = {test::fake_cufile_path()},
+                                    const std::string& cuda_library = "libc.so.6") {
+  return make_io_queue({.kind = IoEngineKind::kCufile,
+                        .threads = 2,
+                        .cufile_libraries = std::move(libraries),
+                        .cuda_library = cuda_library});
 }
 
 std::string refusal(std::vector<std::string> libraries) {
@@ -70,6 +74,17 @@ TEST_F(CufileTest, LaterNameIsTriedWhereTheFirstIsAbsent) {
 
 TEST_F(CufileTest, LibraryWithoutTheCallsIsUnsupported) {
   EXPECT_THAT(refusal({"libc.so.6"}), HasSubstr("cuFileDriverOpen"));
+}
+
+TEST_F(CufileTest, WithoutACudaDriverItIsUnsupportedAndNotOpened) {
+  const long opened = knobs_.driver_opens;
+  try {
+    static_cast<void>(open_queue({test::fake_cufile_path()}, "libno_cuda.so.1"));
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("without a CUDA driver"));
+  }
+  EXPECT_EQ(knobs_.driver_opens, opened);
 }
 
 TEST_F(CufileTest, DriverThatDoesNotOpenIsUnsupported) {

@@ -71,7 +71,7 @@ struct QueueStats {
   std::uint64_t failed = 0;
   std::uint64_t bytes = 0;
   std::uint64_t short_transfers = 0;  // answers that were continued
-  std::uint64_t retries = 0;          // EINTR and EAGAIN
+  std::uint64_t retries = 0;          // EINTR, EAGAIN, ECANCELED
   std::uint64_t refused_answers = 0;  // stale or duplicate
   std::uint64_t plain_buffers = 0;    // registered here but not with the engine
 };

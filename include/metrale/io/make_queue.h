@@ -27,6 +27,7 @@ struct IoOptions {
   bool use_registered = true;  // io_uring: fixed buffers and files
   // cuFile: the library's file names, tried in this order.
   std::vector<std::string> cufile_libraries = {"libcufile.so.0", "libcufile.so"};
+  std::string cuda_library = "libcuda.so.1";  // what cuFile itself looks for
   // posix and cuFile: runs first on each thread; binds the device that cuFile's memory belongs to.
   std::function<void()> on_thread_start = {};
 };

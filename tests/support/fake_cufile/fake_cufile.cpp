@@ -53,6 +53,7 @@ EXPORT metrale::test::CufileKnobs* fake_cufile_knobs() {
 }
 
 EXPORT Status cuFileDriverOpen() {
+  ++knobs.driver_opens;
   return {knobs.driver_code, 0};
 }
 

@@ -12,6 +12,7 @@ struct CufileKnobs {
   std::atomic<int> handle_code{0};    // of cuFileHandleRegister
   std::atomic<int> buffer_code{0};    // of cuFileBufRegister
   std::atomic<int> transfer_code{0};  // the next transfers give it negated; 1: errno EIO and -1
+  std::atomic<long> driver_opens{0};
   std::atomic<long> open_handles{0};
   std::atomic<long> open_buffers{0};
   std::atomic<long> based_transfers{0};  // within a registered buffer
