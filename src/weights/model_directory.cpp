@@ -15,22 +15,6 @@
 namespace metrale::weights {
 namespace {
 
-// The name as it was given decides: what a link leads to may have no suffix and no siblings.
-std::optional<ShardSet> single_file(const std::string& path) {
-  struct stat info{};
-  if (::stat(path.c_str(), &info) != 0) throw IoError("cannot open", path, errno);
-  if (S_ISDIR(info.st_mode)) return std::nullopt;
-  if (!path.ends_with(".safetensors")) {
-    throw InvalidArgument(fmt::format("'{}' is neither a directory nor a .safetensors file", path));
-  }
-  return ShardSet{{std::filesystem::path(path).filename().string()}, std::nullopt, ""};
-}
-
-std::string parent_of(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
 std::vector<TensorRef> all_tensors(const std::vector<SafetensorsFile>& files) {
   std::vector<TensorRef> tensors;
   for (std::uint32_t i = 0; i < files.size(); ++i) {
@@ -82,7 +66,7 @@ void warn_unassigned(const std::vector<SafetensorsFile>& files, std::size_t assi
 ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trailing_bytes) {
   const std::optional<ShardSet> single = single_file(path);
   ModelDirectory directory;
-  directory.path_ = single ? parent_of(path) : path;
+  directory.path_ = single ? directory_of(path) : path;
   const ShardSet shards = single ? *single : resolve_shards(path);
   for (const std::string& file : shards.files) {
     directory.files_.push_back(

@@ -58,4 +58,10 @@ std::string list_some(const std::vector<std::string>& entries, std::size_t shown
   return text;
 }
 
+bool is_plain_file_name(std::string_view name) {
+  constexpr std::string_view kForbidden("/\\\0", 3);
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(kForbidden) == std::string_view::npos;
+}
+
 }  // namespace metrale::weights

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names in messages: quoted and escaped, and lists that stay short.
+// Names in messages, quoted and escaped, lists that stay short, and which names may be those of files.
 #pragma once
 
 #include <cstddef>
@@ -19,5 +19,8 @@ namespace metrale::weights {
 
 // "a, b, c and 5 more": the first `shown` entries.
 [[nodiscard]] std::string list_some(const std::vector<std::string>& entries, std::size_t shown = 8);
+
+// Whether it names a file in a given directory: not empty, not "." or "..", no separator, no NUL.
+[[nodiscard]] bool is_plain_file_name(std::string_view name);
 
 }  // namespace metrale::weights

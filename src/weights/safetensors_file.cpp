@@ -100,6 +100,15 @@ void SafetensorsFile::read_range(const TensorInfo& tensor, std::uint64_t offset_
   read_exactly(fd_, out, tensor.offset_bytes + offset_bytes, path_);
 }
 
+void SafetensorsFile::read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const {
+  const auto end = try_add(offset_bytes, std::uint64_t{out.size()});
+  if (!end || *end > identity_.size_bytes) {
+    throw InvalidArgument(fmt::format("{} bytes from byte {} asked of '{}', which has {}", out.size(),
+                                      offset_bytes, path_, identity_.size_bytes));
+  }
+  read_exactly(fd_, out, offset_bytes, path_);
+}
+
 void SafetensorsFile::check_unchanged() const {
   const FileIdentity now = identify(fd_, path_);
   if (now == identity_) return;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <weights/json_text.h>
 #include <weights/names.h>
 #include <weights/tensor_bits.h>
 
@@ -21,42 +22,6 @@ namespace metrale::weights {
 namespace {
 
 constexpr std::size_t kPaddingBytes = 8;
-
-void append_json_string(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-  out += '"';
-}
 
 void require_utf8(std::string_view text, std::string_view what) {
   if (!simdjson::validate_utf8(text)) throw InvalidArgument(fmt::format("{} is not UTF-8", what));

@@ -15,14 +15,6 @@
 namespace metrale::weights {
 namespace {
 
-constexpr std::string_view kForbidden("/\\\0", 3);
-
-// A shard lies beside its index, so its name is a plain file name.
-bool is_plain_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(kForbidden) == std::string_view::npos;
-}
-
 class IndexReader {
  public:
   IndexReader(JsonText& json, const std::string& path) : json_(&json), path_(&path) {}

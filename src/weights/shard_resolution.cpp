@@ -30,6 +30,11 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr std::array<std::string_view, 3> kShardPrefixes{"model.safetensors-", "model-", "consolidated-"};
 constexpr std::string_view kShardSuffix = ".safetensors";
 
+bool is_shard_name(std::string_view name, std::string_view prefix) {
+  return name.starts_with(prefix) && name.ends_with(kShardSuffix) &&
+         name.size() >= prefix.size() + kShardSuffix.size();
+}
+
 // Whether the directory has an entry of this name, be it a link that leads nowhere.
 bool has_entry(const std::string& path) {
   struct stat info{};
@@ -41,16 +46,11 @@ bool is_reachable(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 || errno != ENOENT;
 }
 
-void require_all(const std::string& directory, const std::vector<std::string>& files,
-                 const std::string& why) {
-  std::vector<std::string> missing;
-  for (const std::string& file : files) {
-    if (!is_reachable(path_within(directory, file))) missing.push_back(quote_name(file));
-  }
-  if (missing.empty()) return;
-  throw IoError("cannot load", directory, ENOENT, 0,
-                fmt::format("{} of {} files {} are missing: {}", missing.size(), files.size(), why,
-                            fmt::join(missing, ", ")));
+ShardSet look_for(const std::string& directory, ShardSet set, std::string named_by) {
+  std::copy_if(set.files.begin(), set.files.end(), std::back_inserter(set.missing),
+               [&](const std::string& file) { return !is_reachable(path_within(directory, file)); });
+  set.named_by = std::move(named_by);
+  return set;
 }
 
 // model-00002-of-00005.safetensors
@@ -127,8 +127,7 @@ ShardSet resolve_indexed(const std::string& directory, const std::string& index_
   set.index_path = path_within(directory, index_name);
   set.index = ShardIndex::parse(read_text_file(set.index_path, kMaxHeaderBytes), set.index_path);
   set.files = set.index->files;
-  require_all(directory, set.files, fmt::format("named by {}", index_name));
-  return set;
+  return look_for(directory, std::move(set), fmt::format("named by {}", index_name));
 }
 
 }  // namespace
@@ -137,29 +136,55 @@ std::string path_within(const std::string& directory, const std::string& name) {
   return (std::filesystem::path(directory) / name).string();
 }
 
-ShardSet resolve_shards(const std::string& directory) {
+bool is_model_file_name(std::string_view name) {
+  if (name == kSingleFile || std::find(kIndexNames.begin(), kIndexNames.end(), name) != kIndexNames.end())
+    return true;
+  return std::any_of(kShardPrefixes.begin(), kShardPrefixes.end(),
+                     [&](std::string_view prefix) { return is_shard_name(name, prefix); });
+}
+
+ShardSet find_shards(const std::string& directory) {
   for (const char* name : kIndexNames) {
     if (has_entry(path_within(directory, name))) return resolve_indexed(directory, name);
   }
-  if (has_entry(path_within(directory, kSingleFile))) {
-    require_all(directory, {kSingleFile}, "of the model");
-    return {{kSingleFile}, std::nullopt, ""};
-  }
+  if (has_entry(path_within(directory, kSingleFile)))
+    return look_for(directory, {{kSingleFile}, std::nullopt, ""}, "of the model");
   const std::vector<std::string> names = list_directory(directory);
   for (const std::string_view prefix : kShardPrefixes) {
     std::vector<std::string> matching;
-    std::copy_if(names.begin(), names.end(), std::back_inserter(matching), [&](const std::string& name) {
-      return name.starts_with(prefix) && name.ends_with(kShardSuffix) &&
-             name.size() >= prefix.size() + kShardSuffix.size();
-    });
+    std::copy_if(names.begin(), names.end(), std::back_inserter(matching),
+                 [&](const std::string& name) { return is_shard_name(name, prefix); });
     if (matching.empty()) continue;
-    matching = complete_split(directory, matching);
-    require_all(directory, matching, "of the split");
-    return {std::move(matching), std::nullopt, ""};
+    return look_for(directory, {complete_split(directory, matching), std::nullopt, ""}, "of the split");
   }
   throw IoError("cannot load", directory, ENOENT, 0,
                 fmt::format("no {}, {}, {} and no split of it; only safetensors files are read",
                             kIndexNames[0], kIndexNames[1], kSingleFile));
+}
+
+std::optional<ShardSet> single_file(const std::string& path) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) throw IoError("cannot open", path, errno);
+  if (S_ISDIR(info.st_mode)) return std::nullopt;
+  if (!path.ends_with(".safetensors")) {
+    throw InvalidArgument(fmt::format("'{}' is neither a directory nor a .safetensors file", path));
+  }
+  return ShardSet{{std::filesystem::path(path).filename().string()}, std::nullopt, ""};
+}
+
+std::string directory_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+ShardSet resolve_shards(const std::string& directory) {
+  ShardSet set = find_shards(directory);
+  if (set.missing.empty()) return set;
+  std::vector<std::string> names;
+  for (const std::string& file : set.missing) names.push_back(quote_name(file));
+  throw IoError("cannot load", directory, ENOENT, 0,
+                fmt::format("{} of {} files {} are missing: {}", names.size(), set.files.size(), set.named_by,
+                            fmt::join(names, ", ")));
 }
 
 }  // namespace metrale::weights

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <metrale/weights/shard_index.h>
@@ -11,14 +12,27 @@
 namespace metrale::weights {
 
 struct ShardSet {
-  std::vector<std::string> files;   // names within the directory, sorted, at least one
-  std::optional<ShardIndex> index;  // its `files` are the same list
-  std::string index_path;           // where there is an index
+  std::vector<std::string> files;         // names within the directory, sorted, at least one
+  std::optional<ShardIndex> index;        // its `files` are the same list
+  std::string index_path;                 // where there is an index
+  std::vector<std::string> missing = {};  // those of `files` that are not there
+  std::string named_by = {};              // says why they should be
 };
 
-// Every file of the result is there. Throws IoError naming all files that are missing, FormatError for a bad
-// index.
+// Throws IoError where nothing in the directory looks like a model, FormatError for a bad index.
+[[nodiscard]] ShardSet find_shards(const std::string& directory);
+
+// The same, with every file there: throws IoError naming all that are missing.
 [[nodiscard]] ShardSet resolve_shards(const std::string& directory);
+
+// The model that one .safetensors file is; nullopt for a directory. The name as it was given decides: what a
+// link leads to may have no suffix and no siblings. Throws IoError, InvalidArgument for another file.
+[[nodiscard]] std::optional<ShardSet> single_file(const std::string& path);
+// Where that file lies.
+[[nodiscard]] std::string directory_of(const std::string& path);
+
+// Whether find_shards() may take a file of this name for an index or a part of a model.
+[[nodiscard]] bool is_model_file_name(std::string_view name);
 
 // "directory/name", with neither resolved.
 [[nodiscard]] std::string path_within(const std::string& directory, const std::string& name);

@@ -112,6 +112,10 @@ class SafetensorsFile {
   // The bytes from `offset_bytes` on within the tensor.
   void read_range(const TensorInfo& tensor, std::uint64_t offset_bytes, std::span<std::byte> out) const;
 
+  // Bytes of the file, the header's too, from `offset_bytes` on. Throws IoError, InvalidArgument for what is
+  // not within the file.
+  void read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const;
+
   // Throws IoError if the file's size or time of change is not what it was when it was opened: what was
   // read meanwhile may be a mixture.
   void check_unchanged() const;
