@@ -13,9 +13,9 @@
 #include <metrale/base/checked.h>
 #include <metrale/base/error.h>
 #include <metrale/base/log.h>
+#include <metrale/quant/convert_elements.h>
 #include <metrale/quant/float_convert.h>
 
-#include "engine/convert_elements.h"
 #include "engine/name_patterns.h"
 
 namespace metrale::engine {
@@ -140,7 +140,7 @@ std::string Checkpoint::find_scales(const ModelConfig& config, const std::string
   std::vector<std::byte> bytes(info.size_bytes);
   directory_->read(*tensor, bytes);
   source.scales.resize(count);
-  convert_elements(bytes, *type, std::as_writable_bytes(std::span(source.scales)), ElementType::kF32);
+  quant::convert_elements(bytes, *type, std::as_writable_bytes(std::span(source.scales)), ElementType::kF32);
   scale_names_.push_back(info.name);
   return {};
 }
@@ -181,7 +181,7 @@ void Checkpoint::widen(const Source& source, std::uint64_t first, std::uint64_t 
     const auto type = element_type(info.dtype);
     if (!type) throw InvalidArgument(fmt::format("tensor {} was not checked", info.name));
     floats_.resize(bytes_.size() / quant::element_bytes(*type));
-    convert_elements(bytes_, *type, std::as_writable_bytes(std::span(floats_)), ElementType::kF32);
+    quant::convert_elements(bytes_, *type, std::as_writable_bytes(std::span(floats_)), ElementType::kF32);
     for (float& value : floats_) value += source.added;
     return;
   }
@@ -209,7 +209,7 @@ std::span<const std::byte> Checkpoint::read_rows(std::size_t tensor, std::uint64
   const std::span<const std::byte> wide = std::as_bytes(std::span<const float>(floats_));
   if (to == ElementType::kF32) return wide;
   converted_.resize(floats_.size() * quant::element_bytes(to));
-  convert_elements(wide, ElementType::kF32, converted_, to);
+  quant::convert_elements(wide, ElementType::kF32, converted_, to);
   return converted_;
 }
 

@@ -5,9 +5,9 @@
 
 #include <metrale/base/checked.h>
 #include <metrale/engine/decoder.h>
+#include <metrale/quant/convert_elements.h>
 #include <metrale/quant/float_convert.h>
 
-#include "engine/convert_elements.h"
 #include "engine/decoder_kernels.h"
 #include "engine/kv_constants.h"
 
@@ -223,7 +223,8 @@ void Decoder::show_probe(std::size_t layer) {
   std::vector<std::byte> stored(elements * quant::element_bytes(options_.compute));
   gpu_->copy_d2h_on_stream(stored, arena_.ptr(&ArenaSizes::qkv_output), stream_.ref());
   probed_.resize(elements);
-  convert_elements(stored, options_.compute, std::as_writable_bytes(std::span(probed_)), ElementType::kF32);
+  quant::convert_elements(stored, options_.compute, std::as_writable_bytes(std::span(probed_)),
+                          ElementType::kF32);
   probe_->take(static_cast<std::uint32_t>(layer), counts->num_tokens, probed_);
 }
 

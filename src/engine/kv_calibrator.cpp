@@ -7,9 +7,8 @@
 #include <metrale/base/checked.h>
 #include <metrale/base/error.h>
 #include <metrale/engine/kv_calibrator.h>
+#include <metrale/quant/convert_elements.h>
 #include <metrale/quant/kv_equaliser.h>
-
-#include "engine/convert_elements.h"
 
 namespace metrale::engine {
 namespace {
@@ -111,7 +110,7 @@ std::vector<double> output_weights(const KvModel& model, const LinearWeights& o)
   std::vector<std::byte> stored(std::size_t{o.in_features} * o.out_features * quant::element_bytes(type));
   model.gpu.copy_d2h_blocking(stored, o.weight);
   std::vector<float> weights(std::size_t{o.in_features} * o.out_features);
-  convert_elements(stored, type, std::as_writable_bytes(std::span(weights)), ElementType::kF32);
+  quant::convert_elements(stored, type, std::as_writable_bytes(std::span(weights)), ElementType::kF32);
   std::vector<double> sums(std::size_t{model.config.num_kv_heads} * dims);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const std::size_t in = i % o.in_features;
