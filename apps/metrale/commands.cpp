@@ -70,8 +70,9 @@ runtime::BackendOptions backend_options(const DeviceFlags& flags, const runtime:
 
 std::uint64_t parse_bytes(const std::string& text, const char* flag) {
   const auto refuse = [&] {
-    return InvalidArgument(
-        fmt::format("{}: '{}' is no size; write bytes or a number with K, M, G or T", flag, text));
+    return InvalidArgument(fmt::format(
+        "{}: '{}' is no size; write bytes or a number with K, M, G or T (KB, MB, GB, TB: powers of 1000)",
+        flag, text));
   };
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -80,8 +81,10 @@ std::uint64_t parse_bytes(const std::string& text, const char* flag) {
   constexpr std::string_view kUnits = "KMGT";
   if (unit.empty()) return value;
   const std::size_t power = kUnits.find(unit.front());
-  if (unit.size() != 1 || power == std::string_view::npos) throw refuse();
-  const std::uint64_t unit_bytes = std::uint64_t{1} << (10 * (power + 1));
+  const std::string_view kind = unit.substr(1);
+  if (power == std::string_view::npos || !(kind.empty() || kind == "B" || kind == "iB")) throw refuse();
+  std::uint64_t unit_bytes = 1;
+  for (std::size_t i = 0; i <= power; ++i) unit_bytes *= kind == "B" ? 1000 : 1024;
   if (value > std::numeric_limits<std::uint64_t>::max() / unit_bytes) throw refuse();
   return value * unit_bytes;
 }

@@ -26,6 +26,8 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_quant_report(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_trace(CLI::App& command);
 [[nodiscard]] Action add_info(CLI::App& command);
+[[nodiscard]] Action add_verify(CLI::App& command);
+[[nodiscard]] Action add_convert(CLI::App& command);
 [[nodiscard]] Action add_tokenize(CLI::App& command);
 [[nodiscard]] Action add_devices(CLI::App& command, const runtime::Environment& environment);
 
@@ -47,7 +49,8 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags);
 [[nodiscard]] runtime::BackendOptions backend_options(const DeviceFlags& flags,
                                                       const runtime::Environment& environment);
 
-// "24G", "512M", "100K" or plain bytes; powers of 1024. Throws InvalidArgument naming `flag`.
+// "24G", "512M", "100K" or plain bytes; powers of 1024, as "24GiB" is. "24GB" is a power of 1000. Throws
+// InvalidArgument naming `flag`.
 [[nodiscard]] std::uint64_t parse_bytes(const std::string& text, const char* flag);
 
 }  // namespace metrale::app
