@@ -278,6 +278,21 @@ TEST_F(Convert, FullDiskLeavesNothing) {
   EXPECT_FALSE(fs::exists(out()));
 }
 
+TEST_F(Convert, InterruptLeavesNothing) {
+  fs::create_directory(in());
+  // Zeros that take no room and some time.
+  constexpr std::uint64_t kElems = std::uint64_t{64} << 20;
+  const auto layout =
+      weights::lay_out_tensor_specs(std::vector<weights::TensorSpec>{{"a", DType::kF32, {kElems}}});
+  dir.write("in/model.safetensors", layout.prefix);
+  fs::resize_file(in() + "/model.safetensors", layout.prefix.size() + 4 * kElems);
+  const std::string script = METRALE_PROGRAM " convert " + in() + " -o " + out() +
+                             " --dtype fp32 & until [ -d " + out() + " ]; do :; done; kill -INT $!; wait $!";
+  const ProcessResult result = run_process({"/bin/bash", "-c", script});
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_FALSE(fs::exists(out()));
+}
+
 TEST_F(Convert, BadFlagsAreRefused) {
   synth();
   EXPECT_EQ(convert({"--dtype", "int8"}).exit_code, 2);

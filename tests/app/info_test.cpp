@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -34,6 +35,52 @@ TEST_F(Info, SingleFileIsDescribed) {
   EXPECT_GT(info["tensor_count"].get<int>(), 20);
   EXPECT_THAT(metrale({"info", model() + "/model.safetensors", "--tensors"}).out,
               HasSubstr("model.layers.2.mlp.down_proj.weight"));
+}
+
+TEST_F(Info, EveryTensorHasItsPlaceAndTotalsAreByType) {
+  const json info = json::parse(metrale({"info", model(), "--json", "--tensors"}).out);
+  std::uint64_t bytes = 0;
+  for (const json& tensor : info["tensors"]) {
+    EXPECT_EQ(tensor["file"], model() + "/model.safetensors");
+    EXPECT_GT(tensor["offset"].get<std::uint64_t>(), 8U);
+    bytes += tensor["bytes"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(info["bytes"], bytes);
+  EXPECT_EQ(info["files"], 1);
+  ASSERT_EQ(info["dtypes"].size(), 1U);
+  EXPECT_EQ(info["dtypes"]["BF16"]["bytes"], bytes);
+  EXPECT_EQ(info["dtypes"]["BF16"]["tensors"], info["tensor_count"]);
+  EXPECT_EQ(info["dtypes"]["BF16"]["parameters"], info["parameters"]);
+
+  const json first = info["tensors"][0];
+  const std::string text = metrale({"info", model(), "--tensors"}).out;
+  EXPECT_THAT(text, HasSubstr("model.safetensors: " + first["name"].dump()));
+  EXPECT_THAT(text, HasSubstr(" " + first["offset"].dump() + " "));
+  EXPECT_THAT(text, HasSubstr(std::to_string(bytes) + " bytes"));
+}
+
+TEST_F(Info, PatternsChooseTensors) {
+  const json one =
+      json::parse(metrale({"info", model(), "--json", "--tensors", "--match", "*.1.mlp.up_*"}).out);
+  ASSERT_EQ(one["tensor_count"], 1);
+  EXPECT_EQ(one["tensors"][0]["name"], "model.layers.1.mlp.up_proj.weight");
+  EXPECT_EQ(one["bytes"], one["tensors"][0]["bytes"]);
+  const auto count = [&](std::vector<std::string> patterns) {
+    std::vector<std::string> arguments{"info", model(), "--json"};
+    for (const std::string& pattern : patterns) arguments.insert(arguments.end(), {"--match", pattern});
+    return json::parse(metrale(arguments).out)["tensor_count"].get<int>();
+  };
+  EXPECT_EQ(count({"*.mlp.up_proj.weight"}), 3);
+  EXPECT_EQ(count({"*.mlp.up_proj.weight", "*.?.mlp.down_proj.weight"}), 6);
+  EXPECT_EQ(count({"mlp"}), 0);
+  EXPECT_EQ(count({"*"}), count({}));
+}
+
+TEST_F(Info, DirectoryOfWeightsAloneIsDescribed) {
+  std::filesystem::remove(model() + "/config.json");
+  const json info = json::parse(metrale({"info", model(), "--json"}).out);
+  EXPECT_FALSE(info.contains("architecture"));
+  EXPECT_GT(info["tensor_count"], 20);
 }
 
 TEST_F(Info, WhatIsNoModelFailsWithItsName) {

@@ -122,5 +122,19 @@ TEST_F(VerifyCommand, BadManifestsAndFlagsAreRefused) {
   EXPECT_EQ(metrale({"verify", model()}).exit_code, 4);
 }
 
+TEST_F(VerifyCommand, InterruptEndsIt) {
+  // Zeros that take no room and some time to read.
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[2147483648],"data_offsets":[0,2147483648]}}      )";
+  std::string prefix(8, '\0');
+  prefix[0] = static_cast<char>(header.size());
+  const std::string file = dir.write("zeros.safetensors", prefix + header);
+  std::filesystem::resize_file(file, prefix.size() + header.size() + (std::uint64_t{1} << 31));
+  const std::string script = METRALE_PROGRAM " verify " + file + " --write-manifest & " +
+                             "while kill -INT $! 2>/dev/null; do sleep 0.02; done; wait $!";
+  EXPECT_EQ(run_process({"/bin/bash", "-c", script}).exit_code, 130);
+  EXPECT_FALSE(std::filesystem::exists(file + ".manifest.json"));
+}
+
 }  // namespace
 }  // namespace metrale::test
