@@ -84,6 +84,11 @@ class Conversion {
     if (fs::equivalent(out_, source_.path(), absent))
       throw InvalidArgument(
           fmt::format("'{}' is the source's directory; the result needs another one", out_));
+    const bool is_free = options_->replace || !fs::is_directory(out_, absent) || fs::is_empty(out_, absent);
+    if (!is_free) {
+      throw InvalidArgument(fmt::format(
+          "'{}' is not empty; --force replaces a model that is there, and leaves other files", out_));
+    }
     plan_files();
     plan_copies();
   }

@@ -251,7 +251,7 @@ TEST_F(Convert, DirectoryWithSomethingInItIsRefusedWithoutForce) {
   const auto before = contents(out());
   const ProcessResult refused = convert();
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("not empty"));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("not empty"), HasSubstr("--force")));
   EXPECT_EQ(contents(out()), before);
 
   ASSERT_EQ(convert({"--force"}).exit_code, 0);

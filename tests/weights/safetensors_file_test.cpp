@@ -367,5 +367,19 @@ TEST(SafetensorsFile, ThreadsReadAndMapAtTheSameTime) {
   EXPECT_THAT(good, testing::Each(1));
 }
 
+TEST(SafetensorsFile, AnyBytesOfTheFileCanBeRead) {
+  const TempDir dir;
+  const std::string bytes = file_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 3);
+  const auto file = SafetensorsFile::open(dir.write("m.safetensors", bytes));
+  std::string out(bytes.size(), 'x');
+  file.read_bytes(0, std::as_writable_bytes(std::span(out)));
+  EXPECT_EQ(out, bytes);
+  out.resize(5);
+  file.read_bytes(9, std::as_writable_bytes(std::span(out)));
+  EXPECT_EQ(out, bytes.substr(9, 5));
+  EXPECT_THROW(file.read_bytes(bytes.size() - 4, std::as_writable_bytes(std::span(out))), InvalidArgument);
+  EXPECT_THROW(file.read_bytes(~std::uint64_t{0}, std::as_writable_bytes(std::span(out))), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace metrale::weights
