@@ -57,7 +57,11 @@ class CufileEngine final : public IoEngine {
     cufile::Descriptor descriptor{.type = cufile::kHandleTypeDescriptor, .fd = fd, .file_system = nullptr};
     const cufile::Status status = library_.handle_register(&handles_[slot], &descriptor);
     if (status.code == 0) return true;
-    throw IoError("cannot register", path, EINVAL, 0, fmt::format("cuFile code {}", status.code));
+    throw IoError("cannot register", path, EINVAL, 0,
+                  fmt::format("cuFile code {}{}", status.code,
+                              status.code == cufile::kHandleNotRegistered
+                                  ? "; it asks udev about the disk: is /run/udev there?"
+                                  : ""));
   }
   void do_unregister_file(std::uint32_t slot) noexcept override {
     library_.handle_deregister(handles_[slot]);

@@ -16,8 +16,7 @@ struct Status {
   int driver_code = 0;  // of the CUDA driver, with code 5011
 };
 inline constexpr int kDriverAlreadyOpen = 5026;
-// Codes from here on belong to the library; results of transfers carry them negated.
-inline constexpr int kFirstCode = 5001;
+inline constexpr int kHandleNotRegistered = 5027;
 
 inline constexpr int kHandleTypeDescriptor = 1;
 struct Descriptor {

@@ -157,6 +157,17 @@ TEST_F(CufileTest, RefusedFileIsAnIoError) {
   }
 }
 
+TEST_F(CufileTest, RefusalForWantOfUdevSaysSo) {
+  const auto queue = open_queue();
+  knobs_.handle_code = 5'027;
+  try {
+    static_cast<void>(queue->register_file(file_));
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/run/udev"));
+  }
+}
+
 TEST_F(CufileTest, QueueGivesBackWhatItRegistered) {
   {
     const auto queue = open_queue();
