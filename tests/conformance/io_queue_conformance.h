@@ -102,9 +102,9 @@ class IoQueueConformance : public testing::TestWithParam<QueueCase> {
 class IoQueueFaults : public IoQueueConformance {
  protected:
   IoQueueFaults() : file_(new_file(kBytes)), id_(queue_->register_file(file_)) {}
-  ~IoQueueFaults() override { queue_.reset(); }
+  void TearDown() override { queue_.reset(); }  // before the file that it reads
 
-  static constexpr std::size_t kBytes = 16 * 4096;
+  static constexpr std::size_t kBytes = 16 * kPage;
 
   void expect_whole(const Completion& done) {
     EXPECT_EQ(done.status, IoStatus::kComplete);

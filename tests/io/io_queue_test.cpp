@@ -61,7 +61,7 @@ class IoQueueTest : public testing::Test {
     queue_ = std::make_unique<IoQueue>(std::move(engine));
     id_ = queue_->register_file(file_);
   }
-  ~IoQueueTest() override {
+  void TearDown() override {
     if (queue_) engine_->fails_to_reap = true;  // so that what is not answered does not block
   }
 
