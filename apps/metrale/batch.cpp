@@ -97,7 +97,7 @@ int run(const BatchFlags& flags, const runtime::Environment& environment, engine
   options.metrics = &metrics;
   const auto server = serve_metrics(flags.metrics, metrics);
   ProgressLine progress("loading");
-  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+  options.load.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
     return !interrupted();
   };
@@ -175,6 +175,7 @@ void add_flags(CLI::App& command, BatchFlags& flags) {
                  {flags.max_seq_len, flags.max_batch_size, flags.kv_blocks, flags.no_graphs});
   add_engine_flags(command, flags.engine);
   add_kv_calibration_flags(command, flags.engine);
+  add_load_flags(command, flags.engine);
   add_prefix_caching_flag(command, flags.engine, /*by_default=*/true);
   add_compute_flags(command, flags.engine);
   add_metrics_flags(command, flags.metrics);

@@ -143,7 +143,9 @@ int calibrate(const CalibrateFlags& flags, const runtime::Environment& environme
   const auto directory = weights::ModelDirectory::open(flags.model);
   const quant::ElementType compute =
       compute_type(flags.engine).value_or(engine::default_compute(config, directory));
-  engine::ModelWeights weights(*backend, config, directory, compute, progress_on(loading));
+  weights::LoadOptions load = load_options(flags.engine);
+  load.progress = progress_on(loading);
+  engine::ModelWeights weights(*backend, config, directory, compute, load);
   loading.clear();
   const engine::KvModel model{*backend, config, weights, compute};
   ProgressLine measuring("measuring");

@@ -26,6 +26,7 @@ using Action = std::function<int()>;
 [[nodiscard]] Action add_quant_report(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_trace(CLI::App& command);
 [[nodiscard]] Action add_info(CLI::App& command);
+[[nodiscard]] Action add_load_bench(CLI::App& command, const runtime::Environment& environment);
 [[nodiscard]] Action add_verify(CLI::App& command);
 [[nodiscard]] Action add_convert(CLI::App& command);
 [[nodiscard]] Action add_tokenize(CLI::App& command);

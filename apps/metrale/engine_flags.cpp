@@ -48,6 +48,15 @@ void add_kv_calibration_flags(CLI::App& command, EngineFlags& flags) {
       ->capture_default_str();
 }
 
+void add_load_flags(CLI::App& command, EngineFlags& flags) {
+  auto* path = command
+                   .add_option("--load-path", flags.load_path,
+                               "How weights are read: auto, direct (past the page cache), buffered or mmap")
+                   ->check(CLI::IsMember({"auto", "direct", "buffered", "mmap"}))
+                   ->capture_default_str();
+  command.add_flag("--no-fast-load", flags.no_fast_load, "The same as --load-path mmap")->excludes(path);
+}
+
 void add_prefix_caching_flag(CLI::App& command, EngineFlags& flags, bool by_default) {
   flags.prefix_caching = by_default;
   command.add_flag("--enable-prefix-caching,!--no-prefix-caching", flags.prefix_caching,
@@ -94,6 +103,14 @@ std::optional<quant::ElementType> compute_type(const EngineFlags& flags) {
   return std::nullopt;
 }
 
+weights::LoadOptions load_options(const EngineFlags& flags) {
+  weights::LoadOptions options;
+  options.path = flags.no_fast_load
+                     ? weights::LoadPath::kMap
+                     : weights::parse_load_path(flags.load_path).value_or(weights::LoadPath::kAuto);
+  return options;
+}
+
 void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options) {
   options.max_batch_tokens = flags.max_batch_tokens;
   options.block_size = flags.block_size;
@@ -112,6 +129,7 @@ void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options
         "`metrale calibrate` writes");
   }
   options.compute = compute_type(flags);
+  options.load = load_options(flags);
   options.fast = flags.fast;
   options.prefix_caching = flags.prefix_caching;
   options.attention = flags.attention == "flashinfer" ? engine::AttentionKernel::kFlashInfer

@@ -22,6 +22,8 @@ struct EngineFlags {
   bool fast = false;
   std::string attention = "native";
   bool prefix_caching = false;
+  std::string load_path = "auto";
+  bool no_fast_load = false;
 };
 void add_engine_flags(CLI::App& command, EngineFlags& flags,
                       const char* kv_dtype_help =
@@ -29,6 +31,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags,
                           "turbo8, turbo4, turbo3 or turbo2, K:V, or calibrated (CUDA: bf16, fp32)");
 // --kv-calibration, --kv-high-precision-layers: of the commands that run a model.
 void add_kv_calibration_flags(CLI::App& command, EngineFlags& flags);
+// --load-path, --no-fast-load: of the commands that load weights.
+void add_load_flags(CLI::App& command, EngineFlags& flags);
 // --enable-prefix-caching and its opposite, --no-prefix-caching; `by_default` as the help says.
 void add_prefix_caching_flag(CLI::App& command, EngineFlags& flags, bool by_default);
 // Of the commands that compute.
@@ -48,6 +52,7 @@ void add_seed_flag(CLI::App& command, std::uint64_t& seed, const char* help);
 
 // none for "auto".
 [[nodiscard]] std::optional<quant::ElementType> compute_type(const EngineFlags& flags);
+[[nodiscard]] weights::LoadOptions load_options(const EngineFlags& flags);
 // Sets the options that the flags name. Throws InvalidArgument, and what reading the calibration throws.
 void apply_engine_flags(const EngineFlags& flags, engine::EngineOptions& options);
 

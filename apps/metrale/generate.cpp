@@ -178,7 +178,7 @@ int generate(const GenerateFlags& flags, const runtime::Environment& environment
   const auto server = serve_metrics(flags.metrics, metrics);
 
   ProgressLine progress("loading");
-  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+  options.load.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
     return !interrupted();
   };

@@ -43,6 +43,7 @@ void add_limit_flags(CLI::App& command, GenerateFlags& flags) {
       ->capture_default_str();
   add_engine_flags(command, flags.engine);
   add_kv_calibration_flags(command, flags.engine);
+  add_load_flags(command, flags.engine);
   add_prefix_caching_flag(command, flags.engine, /*by_default=*/false);
   add_compute_flags(command, flags.engine);
   command.add_flag("--no-graphs", flags.no_graphs, "Launch decode kernels one by one");

@@ -60,6 +60,8 @@ int run(int argc, char** argv) {
   add("info", "Describe a model directory or a safetensors file", add_info);
   add("verify", "Check a model's weights against the format and a manifest of hashes", add_verify);
   add("convert", "Write a model again with another element type or in other files", add_convert);
+  add("load-bench", "Say how fast a model's weights load by each path, beside the disk",
+      with_environment(add_load_bench));
   add("devices", "List the devices that models can run on", with_environment(add_devices));
   add("tokenize", "Show a text as tokens, or tokens as a text", add_tokenize);
   add("completion", "Print a shell's completion script", with_program(add_completion));

@@ -120,11 +120,12 @@ quant_report::ModelErrors measure_model(const QuantReportFlags& flags,
   const quant::ElementType compute =
       compute_type(flags.engine).value_or(engine::default_compute(config, directory));
   ProgressLine loading("loading");
-  engine::ModelWeights weights(*backend, config, directory, compute,
-                               [&](std::uint64_t done, std::uint64_t total) {
-                                 loading.update(done, total);
-                                 return !interrupted();
-                               });
+  weights::LoadOptions load = load_options(flags.engine);
+  load.progress = [&](std::uint64_t done, std::uint64_t total) {
+    loading.update(done, total);
+    return !interrupted();
+  };
+  engine::ModelWeights weights(*backend, config, directory, compute, load);
   loading.clear();
   log().info("loaded; measuring {} tokens", tokens.size());
   ProgressLine progress("measuring");

@@ -30,7 +30,7 @@ namespace {
 std::unique_ptr<engine::Engine> load(gpu::GpuBackend& backend, const ReplayFlags& flags,
                                      engine::EngineOptions options, const Clock& clock) {
   ProgressLine progress("loading");
-  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+  options.load.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
     return !interrupted();
   };

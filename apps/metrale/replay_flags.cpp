@@ -17,6 +17,7 @@ void add_limit_flags(CLI::App& command, ReplayFlags& flags) {
                  {flags.max_seq_len, flags.max_batch_size, flags.kv_blocks, flags.no_graphs});
   add_engine_flags(command, flags.engine);
   add_kv_calibration_flags(command, flags.engine);
+  add_load_flags(command, flags.engine);
   add_prefix_caching_flag(command, flags.engine, /*by_default=*/true);
   add_compute_flags(command, flags.engine);
   add_device_flags(command, flags.device);

@@ -228,7 +228,7 @@ int score(const ScoreFlags& flags, const runtime::Environment& environment) {
   const auto backend = runtime::open_backend(backend_options(flags.device, environment));
 
   ProgressLine progress("loading");
-  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+  options.load.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
     return !interrupted();
   };
@@ -271,6 +271,7 @@ Action add_score(CLI::App& command, const runtime::Environment& environment) {
   command.add_option("-o,--output", flags->output, "Write to a file, which appears when it is complete");
   add_engine_flags(command, flags->engine);
   add_kv_calibration_flags(command, flags->engine);
+  add_load_flags(command, flags->engine);
   add_compute_flags(command, flags->engine);
   add_device_flags(command, flags->device);
   return [flags, environment] { return score(*flags, environment); };

@@ -98,7 +98,7 @@ def run_peer(python, name, files):
 
 def run_metrale(program, directory):
     """A row for every path of `metrale load-bench`; CPU time and peak are the whole process's."""
-    out, usage, error = run_child([program, "load-bench", directory, "--json"])
+    out, usage, error = run_child([program, "load-bench", directory, "--paths", "auto", "--runs", "1", "--cold-only", "--allocate", "--json"])
     if out is None:
         return {}, error.strip().splitlines()[-1:] or ["failed"]
     rows = {}

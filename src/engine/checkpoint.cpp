@@ -159,58 +159,59 @@ void Checkpoint::warn_unused() const {
   }
 }
 
-std::uint64_t Checkpoint::size_bytes(std::size_t tensor) const {
-  return sources_[tensor].data->info().size_bytes;
+weights::TensorLoad Checkpoint::load(std::size_t tensor) const {
+  return weights::TensorLoad::whole(*sources_[tensor].data);
 }
 
-std::uint64_t Checkpoint::total_bytes() const {
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < sources_.size(); ++i) total += size_bytes(i);
-  return total;
+weights::TensorTarget Checkpoint::target(std::size_t tensor, const PlannedTensor& planned,
+                                         DevicePtr base) const {
+  const Source& source = sources_[tensor];
+  const DType dtype = source.data->info().dtype;
+  weights::TensorTarget target{.address = base.offset(planned.offset_bytes), .convert = {}};
+  if (element_type(dtype) == planned.stored && source.added == 0) return target;
+  target.in_element_bytes = weights::bits(dtype) / 8;
+  target.out_element_bytes = static_cast<std::uint32_t>(quant::element_bytes(planned.stored));
+  target.convert = [&source, to = planned.stored](std::uint64_t first, std::span<const std::byte> in,
+                                                  std::span<std::byte> out) {
+    convert(source, to, first, in, out);
+  };
+  return target;
 }
 
-Checkpoint::Shape Checkpoint::shape(std::size_t tensor) const {
-  const std::vector<std::uint64_t>& dims = sources_[tensor].data->info().shape;
-  return {.rows = dims.empty() ? 1 : dims[0], .columns = dims.size() < 2 ? 1 : dims[1]};
-}
-
-// bytes_, rows of an FP8 matrix or elements of any other type, to floats_.
-void Checkpoint::widen(const Source& source, std::uint64_t first, std::uint64_t count) {
+// Elements from `first` on as the model has them.
+void Checkpoint::widen(const Source& source, std::uint64_t first, std::span<const std::byte> in,
+                       std::span<float> out) {
   const weights::TensorInfo& info = source.data->info();
   if (source.scales.empty()) {
     const auto type = element_type(info.dtype);
     if (!type) throw InvalidArgument(fmt::format("tensor {} was not checked", info.name));
-    floats_.resize(bytes_.size() / quant::element_bytes(*type));
-    quant::convert_elements(bytes_, *type, std::as_writable_bytes(std::span(floats_)), ElementType::kF32);
-    for (float& value : floats_) value += source.added;
+    quant::convert_elements(in, *type, std::as_writable_bytes(out), ElementType::kF32);
+    for (float& value : out) value += source.added;
     return;
   }
   const std::uint64_t columns = info.shape[1];
   const std::uint64_t tiles_across = ceil_div(columns, source.tile_columns);
-  floats_.resize(bytes_.size());
-  for (std::uint64_t row = 0; row < count; ++row) {
-    const float* scales = &source.scales[(first + row) / source.tile_rows * tiles_across];
-    for (std::uint64_t column = 0; column < columns; ++column) {
-      const auto bits = static_cast<std::uint8_t>(bytes_[row * columns + column]);
-      floats_[row * columns + column] = quant::e4m3_to_float(bits) * scales[column / source.tile_columns];
-    }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t row = (first + i) / columns;
+    const std::uint64_t column = (first + i) % columns;
+    const float scale = source.scales[row / source.tile_rows * tiles_across + column / source.tile_columns];
+    out[i] = quant::e4m3_to_float(static_cast<std::uint8_t>(in[i])) * scale;
   }
 }
 
-std::span<const std::byte> Checkpoint::read_rows(std::size_t tensor, std::uint64_t first, std::uint64_t count,
-                                                 ElementType to) {
-  const Source& source = sources_[tensor];
-  const DType dtype = source.data->info().dtype;
-  const std::uint64_t row_bytes = shape(tensor).columns * weights::bits(dtype) / 8;
-  bytes_.resize(count * row_bytes);
-  directory_->read_range(*source.data, first * row_bytes, bytes_);
-  if (element_type(dtype) == to && source.added == 0) return bytes_;
-  widen(source, first, count);
-  const std::span<const std::byte> wide = std::as_bytes(std::span<const float>(floats_));
-  if (to == ElementType::kF32) return wide;
-  converted_.resize(floats_.size() * quant::element_bytes(to));
-  quant::convert_elements(wide, ElementType::kF32, converted_, to);
-  return converted_;
+void Checkpoint::convert(const Source& source, ElementType to, std::uint64_t first,
+                         std::span<const std::byte> in, std::span<std::byte> out) {
+  std::array<float, 1024> wide;
+  const std::size_t in_bytes = weights::bits(source.data->info().dtype) / 8;
+  const std::size_t out_bytes = quant::element_bytes(to);
+  const std::size_t count = in.size() / in_bytes;
+  for (std::size_t done = 0; done < count; done += wide.size()) {
+    const std::size_t now = std::min(wide.size(), count - done);
+    const std::span<float> values = std::span(wide).first(now);
+    widen(source, first + done, in.subspan(done * in_bytes, now * in_bytes), values);
+    quant::convert_elements(std::as_bytes(values), ElementType::kF32,
+                            out.subspan(done * out_bytes, now * out_bytes), to);
+  }
 }
 
 ElementType exact_matrix_type(const WeightPlan& plan, const weights::ModelDirectory& directory) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoint: the tensors that a WeightPlan asks for, found in a model directory under whatever prefix it has
-// them, checked all at once, and read in the element type that is wanted. FP8 matrices are multiplied by
+// them, checked all at once, and where and in which element type each goes. FP8 matrices are multiplied by
 // their scales on the way: docs/models.md.
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include <metrale/engine/model_config.h>
 #include <metrale/quant/element_type.h>
+#include <metrale/weights/device_sink.h>
 #include <metrale/weights/model_directory.h>
 
 #include "engine/weight_plan.h"
@@ -40,20 +41,12 @@ class Checkpoint {
   // shape or a type that is not read. Tensors that nothing needs are named in one warning.
   Checkpoint(const ModelConfig& config, const weights::ModelDirectory& directory, const WeightPlan& plan);
 
-  // In the files, scales included.
-  [[nodiscard]] std::uint64_t total_bytes() const;
-  [[nodiscard]] std::uint64_t size_bytes(std::size_t tensor) const;
-
-  // A tensor as a matrix, row-major. A vector is one column.
-  struct Shape {
-    std::uint64_t rows = 1;
-    std::uint64_t columns = 1;
-  };
-  [[nodiscard]] Shape shape(std::size_t tensor) const;
-  // Blocking: rows [first, first + count) of the plan's tensor, as `to` has them in memory. The span stays
-  // valid until the next call.
-  [[nodiscard]] std::span<const std::byte> read_rows(std::size_t tensor, std::uint64_t first,
-                                                     std::uint64_t count, quant::ElementType to);
+  // The plan's tensor, whole.
+  [[nodiscard]] weights::TensorLoad load(std::size_t tensor) const;
+  // Where it goes, as `planned` (of any plan of the same model) has it in the memory at `base`. Refers to
+  // this.
+  [[nodiscard]] weights::TensorTarget target(std::size_t tensor, const PlannedTensor& planned,
+                                             DevicePtr base) const;
 
  private:
   struct Source {
@@ -67,16 +60,16 @@ class Checkpoint {
   void find_all(const ModelConfig& config, std::vector<std::string>& problems);
   [[nodiscard]] std::string find_scales(const ModelConfig& config, const std::string& name, Source& source);
   void warn_unused() const;
-  void widen(const Source& source, std::uint64_t first, std::uint64_t count);
+  static void widen(const Source& source, std::uint64_t first, std::span<const std::byte> in,
+                    std::span<float> out);
+  static void convert(const Source& source, quant::ElementType to, std::uint64_t first,
+                      std::span<const std::byte> in, std::span<std::byte> out);
 
   const weights::ModelDirectory* directory_;
   const WeightPlan* plan_;
   TensorNaming naming_;
   std::vector<Source> sources_;                // one for each tensor of the plan
   std::vector<std::string_view> scale_names_;  // of the directory
-  std::vector<std::byte> bytes_;
-  std::vector<float> floats_;
-  std::vector<std::byte> converted_;
 };
 
 }  // namespace metrale::engine

@@ -75,7 +75,7 @@ Engine::Engine(gpu::GpuBackend& gpu, const std::string& model_directory, const E
       door_(std::make_unique<Door>()) {
   const weights::ModelDirectory directory = weights::ModelDirectory::open(model_directory);
   compute_ = options.compute.value_or(default_compute(config_, directory));
-  weights_ = std::make_unique<ModelWeights>(gpu, config_, directory, compute_, options.progress);
+  weights_ = std::make_unique<ModelWeights>(gpu, config_, directory, compute_, options.load);
   calibration_ = options.kv_calibration;
   if (calibration_) calibration_->check_fits(config_);
   const std::vector<quant::KvDtype> kv_dtypes = resolve_kv_dtypes(

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include <metrale/base/error.h>
 #include <metrale/engine/model_weights.h>
 
@@ -8,35 +6,14 @@
 #include "engine/weight_plan.h"
 
 namespace metrale::engine {
-namespace {
 
 using quant::ElementType;
 
-constexpr std::uint64_t kChunkBytes = std::uint64_t{16} << 20;
-
-// Streams one tensor to the device in chunks of whole rows. `tick` is called with the fraction of rows done.
-template <class Tick>
-void upload(gpu::GpuBackend& gpu, Checkpoint& checkpoint, std::size_t tensor, const PlannedTensor& planned,
-            DevicePtr base, const Tick& tick) {
-  const Checkpoint::Shape shape = checkpoint.shape(tensor);
-  const std::uint64_t row_bytes = shape.columns * quant::element_bytes(planned.stored);
-  const std::uint64_t rows_at_once = std::max<std::uint64_t>(1, kChunkBytes / row_bytes);
-  for (std::uint64_t row = 0; row < shape.rows;) {
-    const std::uint64_t count = std::min(rows_at_once, shape.rows - row);
-    gpu.copy_h2d_blocking(base.offset(planned.offset_bytes + row * row_bytes),
-                          checkpoint.read_rows(tensor, row, count, planned.stored));
-    row += count;
-    tick(static_cast<double>(row) / static_cast<double>(shape.rows));
-  }
-}
-
-}  // namespace
-
 ModelWeights::ModelWeights(gpu::GpuBackend& gpu, const ModelConfig& config,
                            const weights::ModelDirectory& directory, ElementType compute,
-                           const Progress& progress) {
+                           const weights::LoadOptions& load) {
   const WeightPlan names = plan_weights(config, ElementType::kBf16);
-  Checkpoint checkpoint(config, directory, names);
+  const Checkpoint checkpoint(config, directory, names);
   // A BF16 computation would round every weight anyway; FP32 keeps them as they are.
   matrix_type_ = compute == ElementType::kBf16 ? ElementType::kBf16 : exact_matrix_type(names, directory);
   const WeightPlan plan = plan_weights(config, matrix_type_);
@@ -45,16 +22,14 @@ ModelWeights::ModelWeights(gpu::GpuBackend& gpu, const ModelConfig& config,
   }
   slab_ = gpu::DeviceBuffer(gpu, plan.total_bytes);
 
-  const std::uint64_t total = checkpoint.total_bytes();
-  std::uint64_t before = 0;
+  std::vector<weights::TensorLoad> loads;
+  std::vector<weights::TensorTarget> targets;
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
-    const std::uint64_t own = checkpoint.size_bytes(i);
-    upload(gpu, checkpoint, i, plan.tensors[i], slab_.ptr(), [&](double done) {
-      const auto bytes = static_cast<std::uint64_t>(done * static_cast<double>(own));
-      if (progress && !progress(before + bytes, total)) throw Cancelled("the load was cancelled");
-    });
-    before += own;
+    loads.push_back(checkpoint.load(i));
+    targets.push_back(checkpoint.target(i, plan.tensors[i], slab_.ptr()));
   }
+  weights::DeviceSink sink(gpu, std::move(targets));
+  load_ = weights::load_tensors(directory, loads, sink, load);
   directory.check_unchanged();
   take_addresses(plan);
 }

@@ -15,6 +15,8 @@
 namespace metrale::weights {
 namespace {
 
+constexpr std::string_view kExtraFile = "extra_weights.safetensors";
+
 std::vector<TensorRef> all_tensors(const std::vector<SafetensorsFile>& files) {
   std::vector<TensorRef> tensors;
   for (std::uint32_t i = 0; i < files.size(); ++i) {
@@ -50,6 +52,12 @@ std::vector<TensorRef> assigned_tensors(const std::vector<SafetensorsFile>& file
   return tensors;
 }
 
+std::uint64_t bytes_of(const std::vector<TensorRef>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const TensorRef& tensor : tensors) bytes += tensor.info().size_bytes;
+  return bytes;
+}
+
 void warn_unassigned(const std::vector<SafetensorsFile>& files, std::size_t assigned,
                      const std::string& index_path) {
   std::size_t held = 0;
@@ -78,14 +86,29 @@ ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trail
   } else {
     directory.tensors_ = all_tensors(directory.files_);
   }
-  directory.index_names();
-  for (const TensorRef& tensor : directory.tensors_) directory.total_bytes_ += tensor.info().size_bytes;
-  if (shards.index &&
-      shards.index->total_size_bytes.value_or(directory.total_bytes_) != directory.total_bytes_) {
+  const std::uint64_t indexed_bytes = bytes_of(directory.tensors_);
+  if (shards.index && shards.index->total_size_bytes.value_or(indexed_bytes) != indexed_bytes) {
     log().warn("'{}': total_size is {}, the tensors take {} bytes", shards.index_path,
-               *shards.index->total_size_bytes, directory.total_bytes_);
+               *shards.index->total_size_bytes, indexed_bytes);
   }
+  if (!single) directory.add_extra(trailing_bytes);
+  directory.total_bytes_ = bytes_of(directory.tensors_);
+  directory.index_names();
   return directory;
+}
+
+void ModelDirectory::add_extra(TrailingBytes trailing_bytes) {
+  const std::optional<std::string> path = path_of(std::string(kExtraFile));
+  if (!path) return;
+  extra_file_ = static_cast<std::uint32_t>(files_.size());
+  files_.push_back(SafetensorsFile::open(*path, {.trailing_bytes = trailing_bytes}));
+  const SafetensorsHeader& extra = files_.back().header();
+  const std::size_t before = tensors_.size();
+  std::erase_if(tensors_, [&](const TensorRef& tensor) { return extra.find(tensor.info().name) != nullptr; });
+  if (tensors_.size() != before) {
+    log().warn("'{}' takes the place of {} tensors of other files", *path, before - tensors_.size());
+  }
+  for (const TensorInfo& info : extra.tensors()) tensors_.emplace_back(info, *extra_file_);
 }
 
 void ModelDirectory::index_names() {

@@ -29,7 +29,7 @@
 #include <metrale/engine/tokenizer.h>
 #include <metrale/kv/paged_cache.h>
 #include <metrale/prefix/prefix_cache.h>
-#include <metrale/weights/model_directory.h>
+#include <metrale/weights/loader.h>
 
 namespace metrale::engine {
 
@@ -72,7 +72,7 @@ struct EngineOptions {
       nullptr;  // where a preempted answer's keys and values go; null: computed again
   const Tokenizer* tokenizer = nullptr;  // for StepEvent::text and Request::stop; outlives the engine
   MetricsRegistry* metrics = nullptr;    // outlives the engine; docs/metrics.md names what it finds there
-  ModelWeights::Progress progress;
+  weights::LoadOptions load;             // of the weights: path, staging memory, progress
 };
 
 class Engine {

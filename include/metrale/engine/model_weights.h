@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +13,7 @@
 #include <metrale/gpu/buffer.h>
 #include <metrale/gpu/resource.h>
 #include <metrale/quant/element_type.h>
+#include <metrale/weights/loader.h>
 #include <metrale/weights/model_directory.h>
 
 namespace metrale::engine {
@@ -48,15 +48,15 @@ struct WeightPlan;
 
 class ModelWeights final : public gpu::ModelResource {
  public:
-  // Called with the bytes read so far and in all; a false return stops the load with Cancelled.
-  using Progress = std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
-
   // Blocking. Every tensor that the configuration needs must be there with the right shape and an element
   // type of FP32, FP16, BF16, or FP8 (E4M3) with scales: FormatError lists what is missing or wrong. Tensors
   // that nothing needs are named in one warning. Throws OutOfMemory before reading anything; nothing stays
   // allocated after a failure.
   ModelWeights(gpu::GpuBackend& gpu, const ModelConfig& config, const weights::ModelDirectory& directory,
-               quant::ElementType compute, const Progress& progress = {});
+               quant::ElementType compute, const weights::LoadOptions& load = {});
+
+  // How the tensors came.
+  [[nodiscard]] const weights::LoadReport& load_report() const { return load_; }
 
   [[nodiscard]] quant::ElementType matrix_type() const { return matrix_type_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return slab_.size_bytes(); }
@@ -73,6 +73,7 @@ class ModelWeights final : public gpu::ModelResource {
 
   quant::ElementType matrix_type_ = quant::ElementType::kBf16;
   gpu::DeviceBuffer slab_;
+  weights::LoadReport load_;
   DevicePtr embedding_;
   DevicePtr final_norm_;
   LinearWeights lm_head_;

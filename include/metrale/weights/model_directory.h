@@ -35,13 +35,14 @@ class ModelDirectory {
   // `path` is a directory or one .safetensors file. Checks every header and the size of every file; reads no
   // data. Warns once (in the log) about tensors that the index leaves out, and about a wrong total_size.
   // Throws IoError (files that are missing, all of them named), FormatError (a bad header or index, a tensor
-  // that its shard does not have, without an index a name in two files), InvalidArgument.
+  // that its shard does not have, without an index a name in two files), InvalidArgument. The tensors of
+  // extra_weights.safetensors, if a directory has it, come last and take the place of others of their names.
   [[nodiscard]] static ModelDirectory open(const std::string& path,
                                            TrailingBytes trailing_bytes = TrailingBytes::kRefuse);
 
   // The directory, also where one file was opened.
   [[nodiscard]] const std::string& path() const { return path_; }
-  // Sorted by name.
+  // Sorted by name, extra weights last.
   [[nodiscard]] const std::vector<SafetensorsFile>& files() const { return files_; }
   // File by file, each in the order of its data.
   [[nodiscard]] const std::vector<TensorRef>& tensors() const { return tensors_; }
@@ -50,6 +51,8 @@ class ModelDirectory {
   [[nodiscard]] const SafetensorsFile& file(const TensorRef& tensor) const {
     return files_[tensor.file_index()];
   }
+  // The position of extra_weights.safetensors in files(): the last one. nullopt where there is none.
+  [[nodiscard]] std::optional<std::uint32_t> extra_file() const { return extra_file_; }
   // Of the tensors, not of the files.
   [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
 
@@ -74,12 +77,14 @@ class ModelDirectory {
  private:
   ModelDirectory() = default;
   void index_names();
+  void add_extra(TrailingBytes trailing_bytes);
 
   std::string path_;
   std::vector<SafetensorsFile> files_;
   std::vector<TensorRef> tensors_;
   NameIndex by_name_;
   std::uint64_t total_bytes_ = 0;
+  std::optional<std::uint32_t> extra_file_;
 };
 
 }  // namespace metrale::weights

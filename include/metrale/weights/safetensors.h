@@ -105,6 +105,7 @@ class SafetensorsFile {
   [[nodiscard]] const SafetensorsHeader& header() const { return header_; }
   // Of the whole file, when it was opened.
   [[nodiscard]] std::uint64_t size_bytes() const { return identity_.size_bytes; }
+  [[nodiscard]] const FileIdentity& identity() const { return identity_; }
 
   // Blocking. Fills `out`, which has exactly the tensor's size, through pread. A tensor without data does no
   // I/O. Throws IoError naming file and byte, InvalidArgument for a wrong size or another file's tensor.

@@ -299,7 +299,7 @@ TEST_F(EngineTest, FailingCopyOrLookUpOfTheStartLeaksNothing) {
 TEST_F(EngineTest, CancelledLoadLeavesNothing) {
   const auto gpu = make_backend();
   const SteadyClock clock;
-  options.progress = [](std::uint64_t done, std::uint64_t total) { return done * 2 < total; };
+  options.load.progress = [](std::uint64_t done, std::uint64_t total) { return done * 2 < total; };
   EXPECT_THROW(engine::Engine(*gpu, dir.path(), options, clock), Cancelled);
   EXPECT_EQ(gpu->live_alloc_count(), 0U);
 }

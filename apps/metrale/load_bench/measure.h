@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// One timed reading of a model's files, and what the process and the page cache have to show for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <metrale/gpu/backend.h>
+#include <metrale/gpu/buffer.h>
+#include <metrale/weights/device_sink.h>
+#include <metrale/weights/loader.h>
+#include <metrale/weights/model_directory.h>
+
+namespace metrale::app::load_bench {
+
+struct Sample {
+  double seconds = 0;
+  double cpu_seconds = 0;           // of all threads, user and system
+  std::uint64_t bytes = 0;          // of tensors; raw: of files
+  std::uint64_t peak_bytes = 0;     // of the process, above what it held before
+  std::uint64_t cached_before = 0;  // bytes of the files in the page cache
+  std::uint64_t cached_after = 0;
+  std::string detail;  // what the load says of itself
+};
+
+// What is measured: the tensors of a model, into memory of the device that is there already, or that is
+// allocated within the time.
+class Subject {
+ public:
+  // Throws OutOfMemory, and as ModelDirectory does.
+  Subject(gpu::GpuBackend& gpu, const std::string& path, bool allocates);
+
+  [[nodiscard]] std::uint64_t tensors() const { return loads_.size(); }
+  [[nodiscard]] std::uint64_t tensor_bytes() const { return directory_.total_bytes(); }
+  [[nodiscard]] std::uint64_t file_bytes() const;
+  [[nodiscard]] std::size_t files() const { return directory_.files().size(); }
+
+  // Empties the files' pages from the cache, or fills it with them; the bytes that are there then.
+  std::uint64_t make_cold() const;
+  std::uint64_t make_warm() const;
+  [[nodiscard]] std::uint64_t cached_bytes() const;
+
+  [[nodiscard]] Sample load(const weights::LoadOptions& options);
+  // All bytes of the files past the page cache and nowhere: as many reads of the same size in flight.
+  [[nodiscard]] Sample read_raw(const weights::LoadOptions& options) const;
+
+ private:
+  [[nodiscard]] std::vector<weights::TensorTarget> targets(DevicePtr base) const;
+
+  gpu::GpuBackend& gpu_;
+  weights::ModelDirectory directory_;
+  std::vector<weights::TensorLoad> loads_;
+  std::uint64_t slab_bytes_ = 0;
+  bool allocates_;
+  gpu::DeviceBuffer slab_;  // where it does not allocate
+};
+
+}  // namespace metrale::app::load_bench

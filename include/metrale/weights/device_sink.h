@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceSink: the pieces of a load copied into device memory that is there already, converted on the way
+// where a tensor asks for it. Staging memory is page-locked; a chunk is free once the device has copied it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <metrale/base/device_ptr.h>
+#include <metrale/base/thread_pool.h>
+#include <metrale/gpu/backend.h>
+#include <metrale/gpu/buffer.h>
+#include <metrale/gpu/stream.h>
+#include <metrale/weights/loader.h>
+
+namespace metrale::weights {
+
+// Where the bytes of a load go.
+struct TensorTarget {
+  DevicePtr address;
+  // Writes `out`, the elements that begin with the load's element `first`, from `in`. Called from several
+  // threads for different elements. Empty: the bytes as they are.
+  std::function<void(std::uint64_t first, std::span<const std::byte> in, std::span<std::byte> out)> convert;
+  std::uint32_t in_element_bytes = 1;   // where there is `convert`
+  std::uint32_t out_element_bytes = 1;  // likewise
+};
+
+class DeviceSink final : public PieceSink {
+ public:
+  // One target for each load, in their order; their memory lives until finish(). The backend outlives it.
+  // Throws as the backend's create_stream.
+  DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets);
+  // Waits for what was enqueued.
+  ~DeviceSink() override;
+
+ private:
+  // Converted elements on their way.
+  struct Converted {
+    gpu::PinnedBuffer memory;
+    gpu::Event event;
+    bool is_used = false;
+  };
+
+  [[nodiscard]] std::span<std::byte> do_staging(std::size_t bytes) override;
+  [[nodiscard]] bool do_wants_order() const override { return false; }
+  void do_take(const Piece& piece) override;
+  void do_end_chunk(std::size_t chunk) override;
+  [[nodiscard]] bool do_is_free(std::size_t chunk, bool wait) override;
+  void do_finish() override;
+  void convert(const TensorTarget& target, const Piece& piece);
+  Converted& next_converted();
+
+  gpu::GpuBackend& gpu_;
+  std::vector<TensorTarget> targets_;
+  std::optional<ThreadPool> pool_;  // once something is converted
+  gpu::PinnedBuffer staging_;
+  gpu::Stream stream_;
+  std::vector<gpu::Event> chunk_events_;  // empty until a chunk is used
+  std::vector<Converted> converted_;
+  std::size_t turn_ = 0;
+};
+
+}  // namespace metrale::weights

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include <metrale/base/error.h>
+#include <metrale/base/log.h>
+#include <metrale/weights/device_sink.h>
+
+namespace metrale::weights {
+namespace {
+
+// Converted elements are copied in pieces of so much, a few of which are on their way at a time.
+constexpr std::size_t kConvertedBytes = std::size_t{2} << 20;
+constexpr std::size_t kConvertedPieces = 4;
+constexpr std::size_t kConvertGrain = std::size_t{16} << 10;  // elements
+
+}  // namespace
+
+DeviceSink::DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets)
+    : gpu_(gpu), targets_(std::move(targets)), stream_(gpu::make_stream(gpu)) {}
+
+DeviceSink::~DeviceSink() {
+  try {
+    gpu_.synchronize(stream_.ref());
+  } catch (const Error& error) {
+    log().warn("the stream of a load failed: {}", error.what());
+  }
+}
+
+std::span<std::byte> DeviceSink::do_staging(std::size_t bytes) {
+  staging_ = gpu::PinnedBuffer(gpu_, bytes);
+  return staging_.span();
+}
+
+void DeviceSink::do_take(const Piece& piece) {
+  if (piece.bytes.empty()) return;
+  const TensorTarget& target = targets_.at(piece.load);
+  if (target.convert) return convert(target, piece);
+  gpu_.copy_h2d_async_retained(target.address.offset(piece.offset_bytes), piece.bytes, stream_.ref());
+}
+
+DeviceSink::Converted& DeviceSink::next_converted() {
+  if (converted_.size() < kConvertedPieces) {
+    converted_.push_back({gpu::PinnedBuffer(gpu_, kConvertedBytes), gpu::make_event(gpu_), false});
+    return converted_.back();
+  }
+  Converted& next = converted_[turn_++ % kConvertedPieces];
+  if (next.is_used) gpu_.event_synchronize(next.event.ref());
+  return next;
+}
+
+void DeviceSink::convert(const TensorTarget& target, const Piece& piece) {
+  if (!pool_) pool_.emplace();
+  const std::size_t in = target.in_element_bytes;
+  const std::size_t out = target.out_element_bytes;
+  const std::uint64_t first = piece.offset_bytes / in;
+  const std::size_t count = piece.bytes.size() / in;
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t now = std::min(count - done, kConvertedBytes / out);
+    Converted& converted = next_converted();
+    const std::span<const std::byte> from = piece.bytes.subspan(done * in, now * in);
+    const std::span<std::byte> to = converted.memory.span().first(now * out);
+    pool_->parallel_for(now, kConvertGrain, [&](std::size_t begin, std::size_t end) {
+      target.convert(first + done + begin, from.subspan(begin * in, (end - begin) * in),
+                     to.subspan(begin * out, (end - begin) * out));
+    });
+    gpu_.copy_h2d_async_retained(target.address.offset((first + done) * out), to, stream_.ref());
+    gpu_.record_event(converted.event.ref(), stream_.ref());
+    converted.is_used = true;
+    done += now;
+  }
+}
+
+void DeviceSink::do_end_chunk(std::size_t chunk) {
+  if (chunk_events_.size() <= chunk) chunk_events_.resize(chunk + 1);
+  if (chunk_events_[chunk].is_empty()) chunk_events_[chunk] = gpu::make_event(gpu_);
+  gpu_.record_event(chunk_events_[chunk].ref(), stream_.ref());
+}
+
+bool DeviceSink::do_is_free(std::size_t chunk, bool wait) {
+  const gpu::EventRef event = chunk_events_.at(chunk).ref();
+  if (gpu_.event_query(event)) return true;
+  if (!wait) return false;
+  gpu_.event_synchronize(event);
+  return true;
+}
+
+void DeviceSink::do_finish() {
+  gpu_.synchronize(stream_.ref());
+}
+
+}  // namespace metrale::weights

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include <metrale/base/checked.h>
+#include <metrale/base/error.h>
+#include <metrale/base/log.h>
+#include <metrale/weights/loader.h>
+
+#include "weights/load_stream.h"
+
+namespace metrale::weights {
+namespace {
+
+constexpr std::size_t kFewestChunks = 4;
+constexpr std::uint64_t kPageBytes = 4096;
+
+void check(const LoadOptions& options) {
+  if (options.chunk_bytes < 2 * kPageBytes || options.chunk_bytes > (std::uint64_t{1} << 30)) {
+    throw InvalidArgument(fmt::format("chunk_bytes is {}; 8 KiB to 1 GiB are possible", options.chunk_bytes));
+  }
+  if (options.staging_bytes > kMaxStagingBytes) {
+    throw InvalidArgument(
+        fmt::format("staging_bytes is {}; at most {} are used", options.staging_bytes, kMaxStagingBytes));
+  }
+}
+
+// Refusals of direct I/O that some file systems give at the first transfer, not at open.
+bool is_refusal(int error_number) {
+  return error_number == EINVAL || error_number == EOPNOTSUPP || error_number == ENOSYS;
+}
+
+std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, std::size_t slots, bool is_direct) {
+  io::IoOptions io{.kind = options.engine};
+  // What is in memory already is copied by who asks for it: io_uring would do that on this one thread.
+  if (io.kind == io::IoEngineKind::kAuto && !is_direct) io.kind = io::IoEngineKind::kPosix;
+  const auto depth = static_cast<std::uint32_t>(2 * slots);
+  io.limits = {.depth = depth, .max_files = depth, .max_buffers = 1};
+  io.threads =
+      options.threads != 0 ? options.threads : std::clamp(std::thread::hardware_concurrency(), 2U, 16U);
+  auto engine = options.make_engine ? options.make_engine(io) : io::make_io_engine(io);
+  return std::make_unique<io::IoQueue>(std::move(engine));
+}
+
+}  // namespace
+
+LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLoad> loads, PieceSink& sink,
+                       const LoadOptions& options)
+    : directory_(directory),
+      loads_(loads),
+      sink_(sink),
+      options_(options),
+      list_((check(options), order_loads(directory, loads))),
+      shards_(directory, list_, options),
+      chunks_(cut_chunks(loads, list_, {options.chunk_bytes, shards_.alignment()},
+                         sink.wants_order() ? 1 : options.shards_at_once)) {
+  shards_.count_chunks(chunks_);
+  allocate();
+}
+
+void LoadStream::allocate() {
+  const std::uint64_t stride =
+      round_up(options_.chunk_bytes + kMostElementBytes + 2 * shards_.alignment(), kPageBytes);
+  const std::uint64_t most = options_.staging_bytes / stride;
+  if (most < kFewestChunks) {
+    throw InvalidArgument(fmt::format("staging of {} bytes holds {} chunks of {}; at least {} are needed",
+                                      options_.staging_bytes, most, stride, kFewestChunks));
+  }
+  slots_.resize(std::min<std::uint64_t>(most, chunks_.size()));
+  completions_.resize(slots_.size() + 1);
+  if (!shards_.needs_queue() || slots_.empty()) return;
+  report_.staging_bytes = slots_.size() * stride;
+  std::span<std::byte> staging = sink_.staging(report_.staging_bytes);
+  if (staging.empty()) {
+    own_staging_ = AlignedBuffer(report_.staging_bytes, kPageBytes);
+    staging = own_staging_.span();
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].memory = staging.data() + i * stride;
+  queue_ = make_queue(options_, slots_.size(), shards_.reads_directly());
+  report_.engine = queue_->name();
+  buffer_ = queue_->register_buffer(staging);
+}
+
+LoadStream::~LoadStream() {
+  if (queue_) queue_->drain();
+  if (finished_) return;
+  try {
+    sink_.finish();
+  } catch (const std::exception& error) {
+    log().warn("a load that failed left its sink unfinished: {}", error.what());
+  }
+}
+
+LoadReport LoadStream::run() {
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::size_t load : list_.empty) sink_.take({.load = load, .offset_bytes = 0, .bytes = {}});
+  while (delivered_ < chunks_.size()) {
+    (void)reclaim(false);
+    for (auto slot = free_slot(); slot && next_chunk_ < chunks_.size(); slot = free_slot()) {
+      begin(*slot, next_chunk_++);
+    }
+    if (queue_) queue_->submit();
+    if (!deliver_arrived()) wait_for_something();
+  }
+  sink_.finish();
+  finished_ = true;
+  directory_.check_unchanged();
+  report_.files = shards_.reports();
+  for (const FileLoad& file : report_.files) report_.read_bytes += file.read_bytes;
+  report_.loaded_bytes = list_.total_bytes;
+  report_.chunks = chunks_.size();
+  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report_;
+}
+
+std::optional<std::size_t> LoadStream::free_slot() const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].state == SlotState::kFree) return i;
+  }
+  return std::nullopt;
+}
+
+void LoadStream::begin(std::size_t slot, std::size_t chunk) {
+  Slot& s = slots_[slot];
+  s.chunk = chunk;
+  LoadShard& shard = shards_.of(chunks_[chunk]);
+  shards_.open(shard, queue_.get());
+  if (shard.is_mapped()) {
+    s.bytes = shard.map.bytes().data() + chunks_[chunk].begin;
+    s.state = SlotState::kArrived;
+    return;
+  }
+  s.state = SlotState::kReading;
+  ++reading_;
+  read(slot);
+}
+
+void LoadStream::read(std::size_t slot) {
+  Slot& s = slots_[slot];
+  s.again = false;
+  const Chunk& chunk = chunks_[s.chunk];
+  LoadShard& shard = shards_.of(chunk);
+  if (!shard.is_direct()) {
+    s.bytes = s.memory;
+    read_part(slot, shard.buffered_id, chunk.begin, chunk.end, s.memory);
+    return;
+  }
+  // The file's last bytes fill no whole unit of direct I/O: the other descriptor reads them.
+  const std::uint64_t unit = shard.alignment;
+  const std::uint64_t whole = shard.size_bytes / unit * unit;
+  const std::uint64_t begin = chunk.begin / unit * unit;
+  const std::uint64_t end = std::min(round_up(chunk.end, unit), std::max(whole, begin));
+  s.bytes = s.memory + (chunk.begin - begin);
+  if (begin < end) read_part(slot, shard.direct_id, begin, end, s.memory);
+  if (end < chunk.end) read_part(slot, shard.buffered_id, end, chunk.end, s.memory + (end - begin));
+}
+
+void LoadStream::read_part(std::size_t slot, io::FileId file, std::uint64_t begin, std::uint64_t end,
+                           std::byte* to) {
+  const auto request =
+      queue_->prepare(io::read_request(file, begin, std::span(to, end - begin), slot, buffer_));
+  if (!request) throw InvalidArgument("the queue has fewer places than the load has reads");
+  ++slots_[slot].reads;
+  shards_.of(chunks_[slots_[slot].chunk]).load.read_bytes += end - begin;
+}
+
+void LoadStream::take(const io::Completion& completion) {
+  const auto slot = static_cast<std::size_t>(completion.user_data);
+  Slot& s = slots_[slot];
+  LoadShard& shard = shards_.of(chunks_[s.chunk]);
+  --s.reads;
+  if (completion.status != io::IoStatus::kComplete) {
+    const bool refused = completion.status == io::IoStatus::kFailed && shard.direct &&
+                         completion.file == shard.direct_id && is_refusal(completion.error_number);
+    if (!refused) throw queue_->error_of(completion);
+    shards_.fall_back(shard, completion.error_number);
+    s.again = true;
+  }
+  if (s.reads != 0) return;
+  if (s.again) return read(slot);
+  s.state = SlotState::kArrived;
+  --reading_;
+}
+
+bool LoadStream::deliver_arrived() {
+  bool any = false;
+  if (!sink_.wants_order()) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].state != SlotState::kArrived) continue;
+      deliver(i);
+      any = true;
+    }
+    return any;
+  }
+  for (bool found = true; found;) {
+    found = false;
+    for (std::size_t i = 0; i < slots_.size() && !found; ++i) {
+      if (slots_[i].state != SlotState::kArrived || slots_[i].chunk != next_turn_) continue;
+      ++next_turn_;
+      deliver(i);
+      any = found = true;
+    }
+  }
+  return any;
+}
+
+void LoadStream::deliver(std::size_t slot) {
+  Slot& s = slots_[slot];
+  const Chunk& chunk = chunks_[s.chunk];
+  for (std::size_t i = chunk.first_load; i < list_.order.size(); ++i) {
+    const LoadList::Entry& entry = list_.order[i];
+    if (entry.file != chunk.file || entry.begin >= chunk.end) break;
+    const std::uint64_t begin = std::max(entry.begin, chunk.begin);
+    const std::uint64_t end = std::min(entry.end, chunk.end);
+    sink_.take({.load = entry.load,
+                .offset_bytes = begin - entry.begin,
+                .bytes = {s.bytes + (begin - chunk.begin), static_cast<std::size_t>(end - begin)}});
+    done_bytes_ += end - begin;
+  }
+  s.state = SlotState::kDelivered;
+  sink_.end_chunk(slot);
+  ++delivered_;
+  LoadShard& shard = shards_.of(chunk);
+  if (--shard.chunks_left == 0) shards_.close(shard, queue_.get());
+  if (options_.progress && !options_.progress(done_bytes_, list_.total_bytes)) {
+    throw Cancelled("the load was cancelled");
+  }
+}
+
+bool LoadStream::reclaim(bool wait) {
+  bool any = false;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].state != SlotState::kDelivered || !sink_.is_free(i, wait && !any)) continue;
+    slots_[i].state = SlotState::kFree;
+    any = true;
+  }
+  return any;
+}
+
+void LoadStream::wait_for_something() {
+  if (reading_ == 0) {
+    // All that is left is with the sink.
+    if (!reclaim(true)) throw InvalidArgument("a load has nothing to wait for");
+    return;
+  }
+  const std::size_t count = queue_->poll(completions_);
+  for (std::size_t i = 0; i < count; ++i) take(completions_[i]);
+}
+
+LoadReport load_tensors(const ModelDirectory& directory, std::span<const TensorLoad> loads, PieceSink& sink,
+                        const LoadOptions& options) {
+  LoadReport report = LoadStream(directory, loads, sink, options).run();
+  log().info("{} bytes of {} files in {:.3f} s: {:.2f} GB/s, {} chunks by {}", report.loaded_bytes,
+             report.files.size(), report.seconds,
+             static_cast<double>(report.loaded_bytes) / std::max(report.seconds, 1e-9) / 1e9, report.chunks,
+             report.engine.empty() ? "mmap" : report.engine);
+  return report;
+}
+
+}  // namespace metrale::weights
