@@ -5,28 +5,29 @@
 Usage: gpu_load.py --program PATH [--bytes 16G] [--memory-dir /dev/shm/weights] [--disk-dir DIR] [--rounds 5] --out FILE
 
 Writes a model of one file with 300 tensors into both places, then measures in turns, each in a fresh process, and writes what was
-measured as JSON. InstantTensor is measured where it can be imported, with its own choice of staging memory and with as much as
-metrale has.
+measured as JSON. InstantTensor is measured where it can be imported.
 """
 
 import argparse
+import datetime
 import json
+import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+# Beside the defaults, 64M in chunks of 2M.
+VARIANTS = [[], ["--staging", "32M", "--chunk", "1M"], ["--staging", "256M", "--chunk", "4M"], ["--engine", "posix"]]
+
 HERE = Path(__file__).resolve().parent
-STAGING = 256 << 20
 
 INSTANT = r"""
-import json, sys, time, torch, os
+import json, sys, time, torch
 from instanttensor import safe_open
-path, staging = sys.argv[1], int(sys.argv[2])
+path = sys.argv[1]
 torch.cuda.init(); torch.zeros(1, device="cuda")
-options = {}
-if staging:
-    os.environ["INSTANTTENSOR_BUFFER_SIZE"] = str(staging)
 torch.cuda.synchronize()
 start = time.perf_counter()
 total, kept = 0, []
@@ -51,16 +52,14 @@ def run(command):
 
 
 def metrale(program, directory, arguments):
-    report = run([program, "load-bench", str(directory), "--device", "cuda:0", "--runs", "1", "--cold-only", "--json", *arguments])
+    report = run([program, "load-bench", str(directory), "--device", "cuda:0", "--runs", "1", "--cold-only", "--allocate", "--json", *arguments])
     return report if "error" in report else {path["name"]: path["cold"] for path in report["paths"]}
 
 
 def measure(program, directory, rounds, cold, rows):
     file = next(directory.glob("*.safetensors"))
     for _ in range(rounds):
-        variants = [["--staging", "128M"], ["--staging", "256M"], ["--staging", "256M", "--engine", "posix"],
-                    ["--staging", "256M", "--chunk", "8M"], ["--staging", "64M", "--chunk", "2M"]]
-        for arguments in variants:
+        for arguments in VARIANTS:
             if cold:
                 drop_cache(directory)
             found = metrale(program, directory, ["--paths", "auto", *(["--raw"] if cold else []), *arguments])
@@ -68,25 +67,52 @@ def measure(program, directory, rounds, cold, rows):
                 rows.setdefault("metrale " + " ".join(arguments), []).append(found)
                 continue
             for name, sample in found.items():
-                rows.setdefault(f"metrale {name} {' '.join(arguments)}", []).append(sample)
+                rows.setdefault(f"metrale {name} {' '.join(arguments)}".strip(), []).append(sample)
         if cold:
             drop_cache(directory)
-        rows.setdefault("instanttensor", []).append(run([sys.executable, "-c", INSTANT, str(file), "0"]))
+        rows.setdefault("instanttensor", []).append(run([sys.executable, "-c", INSTANT, str(file)]))
 
 
-def summary(rows):
+def median_rows(place, rows, limit):
     result = []
     for name, samples in rows.items():
-        good = [s for s in samples if "error" not in s]
-        entry = {"name": name, "runs": len(good), "samples": samples}
-        if good:
-            entry["seconds"] = statistics.median(s["seconds"] for s in good)
-            entry["gb_per_s"] = statistics.median(s["bytes"] / s["seconds"] / 1e9 for s in good)
-            shares = [s["share_of_raw"] for s in good if "share_of_raw" in s]
-            if shares:
-                entry["share_of_raw"] = statistics.median(shares)
-        result.append(entry)
+        good = [sample for sample in samples if "error" not in sample]
+        if not good:
+            print(f"{place}: {name}: {samples[0]['error']}", file=sys.stderr)
+            continue
+        rates = [sample["bytes"] / sample["seconds"] / 1e9 for sample in good]
+        row = {"name": f"{place}, {name}", "metric": "load", "value": statistics.median(rates), "unit": "GB/s",
+               "bytes_moved": good[0]["bytes"], "rounds": rates}
+        shares = [sample["share_of_raw"] for sample in good if "share_of_raw" in sample]
+        if shares and " raw " not in f" {name} ":
+            row |= {"share_of_limit": statistics.median(shares), "limit": "raw O_DIRECT reader, run by run"}
+        elif limit:
+            row |= {"share_of_limit": row["value"] / limit, "limit": f"pinned copies to the device, {limit:.1f} GB/s"}
+        result.append(row)
     return result
+
+
+def copy_limit():
+    """GB/s of copies from page-locked memory, or None without PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    rates = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        device.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        rates.append((1 << 30) / (time.perf_counter() - start) / 1e9)
+    return statistics.median(rates)
+
+
+def card():
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main():
@@ -97,19 +123,27 @@ def main():
     parser.add_argument("--disk-dir", type=Path, required=True)
     parser.add_argument("--disk-bytes", default="8G")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--commit", default="unknown", help="of the program")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    report = {}
+    limit = copy_limit()
+    report = {"bench": "gpu_load", "commit": arguments.commit, "date": datetime.date.today().isoformat(),
+              "machine": {"gpu": card(), "cores": os.cpu_count()},
+              "conditions": f"Into device memory, one file of 300 tensors; medians of {arguments.rounds} interleaved rounds (disk: "
+                            f"{max(3, arguments.rounds // 2)}), a fresh process each, device memory allocated within the time; "
+                            "InstantTensor by its defaults; disk: pages of the files dropped before",
+              "rows": []}
     for place, directory, size, cold in (("tmpfs", arguments.memory_dir, arguments.bytes, False),
                                          ("disk", arguments.disk_dir, arguments.disk_bytes, True)):
         if not directory.exists():
             subprocess.run([sys.executable, str(HERE / "make_weights.py"), "one", str(directory), "--bytes", size], check=True)
         rows = {}
         measure(arguments.program, directory, arguments.rounds if not cold else max(3, arguments.rounds // 2), cold, rows)
-        report[place] = summary(rows)
+        found = median_rows(place, rows, None if cold else limit)
+        report["rows"] += found
         arguments.out.write_text(json.dumps(report, indent=1) + "\n")
-        for row in report[place]:
-            print(place, row["name"], round(row.get("gb_per_s", 0), 2), "GB/s", row.get("share_of_raw", ""))
+        for row in found:
+            print(f"{row['name']:70} {row['value']:7.2f} {row['unit']} {100 * row.get('share_of_limit', 0):6.1f} %")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@
 namespace metrale::weights {
 namespace {
 
-constexpr std::string_view kExtraFile = "extra_weights.safetensors";
-
 std::vector<TensorRef> all_tensors(const std::vector<SafetensorsFile>& files) {
   std::vector<TensorRef> tensors;
   for (std::uint32_t i = 0; i < files.size(); ++i) {
@@ -91,22 +89,21 @@ ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trail
     log().warn("'{}': total_size is {}, the tensors take {} bytes", shards.index_path,
                *shards.index->total_size_bytes, indexed_bytes);
   }
-  if (!single) directory.add_extra(trailing_bytes);
+  if (shards.has_extra) directory.add_extra(trailing_bytes);
   directory.total_bytes_ = bytes_of(directory.tensors_);
   directory.index_names();
   return directory;
 }
 
 void ModelDirectory::add_extra(TrailingBytes trailing_bytes) {
-  const std::optional<std::string> path = path_of(std::string(kExtraFile));
-  if (!path) return;
+  const std::string path = path_within(path_, std::string(kExtraFile));
   extra_file_ = static_cast<std::uint32_t>(files_.size());
-  files_.push_back(SafetensorsFile::open(*path, {.trailing_bytes = trailing_bytes}));
+  files_.push_back(SafetensorsFile::open(path, {.trailing_bytes = trailing_bytes}));
   const SafetensorsHeader& extra = files_.back().header();
   const std::size_t before = tensors_.size();
   std::erase_if(tensors_, [&](const TensorRef& tensor) { return extra.find(tensor.info().name) != nullptr; });
   if (tensors_.size() != before) {
-    log().warn("'{}' takes the place of {} tensors of other files", *path, before - tensors_.size());
+    log().warn("'{}' takes the place of {} tensors of other files", path, before - tensors_.size());
   }
   for (const TensorInfo& info : extra.tensors()) tensors_.emplace_back(info, *extra_file_);
 }

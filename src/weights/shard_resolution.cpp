@@ -130,20 +130,7 @@ ShardSet resolve_indexed(const std::string& directory, const std::string& index_
   return look_for(directory, std::move(set), fmt::format("named by {}", index_name));
 }
 
-}  // namespace
-
-std::string path_within(const std::string& directory, const std::string& name) {
-  return (std::filesystem::path(directory) / name).string();
-}
-
-bool is_model_file_name(std::string_view name) {
-  if (name == kSingleFile || std::find(kIndexNames.begin(), kIndexNames.end(), name) != kIndexNames.end())
-    return true;
-  return std::any_of(kShardPrefixes.begin(), kShardPrefixes.end(),
-                     [&](std::string_view prefix) { return is_shard_name(name, prefix); });
-}
-
-ShardSet find_shards(const std::string& directory) {
+ShardSet find_model_shards(const std::string& directory) {
   for (const char* name : kIndexNames) {
     if (has_entry(path_within(directory, name))) return resolve_indexed(directory, name);
   }
@@ -160,6 +147,26 @@ ShardSet find_shards(const std::string& directory) {
   throw IoError("cannot load", directory, ENOENT, 0,
                 fmt::format("no {}, {}, {} and no split of it; only safetensors files are read",
                             kIndexNames[0], kIndexNames[1], kSingleFile));
+}
+
+}  // namespace
+
+std::string path_within(const std::string& directory, const std::string& name) {
+  return (std::filesystem::path(directory) / name).string();
+}
+
+bool is_model_file_name(std::string_view name) {
+  if (name == kSingleFile || name == kExtraFile ||
+      std::find(kIndexNames.begin(), kIndexNames.end(), name) != kIndexNames.end())
+    return true;
+  return std::any_of(kShardPrefixes.begin(), kShardPrefixes.end(),
+                     [&](std::string_view prefix) { return is_shard_name(name, prefix); });
+}
+
+ShardSet find_shards(const std::string& directory) {
+  ShardSet set = find_model_shards(directory);
+  set.has_extra = has_entry(path_within(directory, std::string(kExtraFile)));
+  return set;
 }
 
 std::optional<ShardSet> single_file(const std::string& path) {

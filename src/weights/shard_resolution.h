@@ -17,7 +17,11 @@ struct ShardSet {
   std::string index_path;                 // where there is an index
   std::vector<std::string> missing = {};  // those of `files` that are not there
   std::string named_by = {};              // says why they should be
+  bool has_extra = false;                 // kExtraFile is there
 };
+
+// Loaded after all others, of whatever name they are.
+inline constexpr std::string_view kExtraFile = "extra_weights.safetensors";
 
 // Throws IoError where nothing in the directory looks like a model, FormatError for a bad index.
 [[nodiscard]] ShardSet find_shards(const std::string& directory);

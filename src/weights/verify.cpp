@@ -42,10 +42,11 @@ class Verifier {
           fmt::format("missing: one of the {} files {}", shards_.files.size(), shards_.named_by));
     }
     for (const std::string& name : shards_.files) open(name);
-    for (const auto& [name, file] : files_) report_.data_bytes += file.header().data_bytes();
     check_index();
     if (!shards_.index) check_names();
     compare_index();
+    if (shards_.has_extra) open(std::string(kExtraFile));
+    for (const auto& [name, file] : files_) report_.data_bytes += file.header().data_bytes();
     for (const auto& [name, file] : files_) hash(name, file);
     compare_files_there();
     return std::move(report_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every call of the driver that an operation makes fails once: the error names it, nothing leaks, and the
 // operation works when it is tried again. Where the call says that the context is lost, so does the backend.
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -49,6 +50,16 @@ void allocate(Bench& bench) {
   bench.buffers.emplace_back(bench.gpu(), 1'000);
   bench.gpu().free_arena(bench.gpu().alloc_arena(1'000));
   EXPECT_GT(bench.gpu().free_memory_bytes(), 0U);
+}
+
+void allocate_much_pinned(Bench& bench) {
+  constexpr std::size_t kMuch = (std::size_t{5} << 20) + 1'000;
+  bench.pinned.emplace_back(bench.gpu(), kMuch);
+  const gpu::PinnedBuffer& pinned = bench.pinned.back();
+  EXPECT_EQ(pinned.device_address().address() % 4096, 0U);
+  EXPECT_EQ(std::count(pinned.span().begin(), pinned.span().end(), std::byte{0}),
+            static_cast<std::ptrdiff_t>(kMuch));
+  pinned.span().back() = std::byte{1};
 }
 
 void allocate_pinned(Bench& bench) {
@@ -139,6 +150,7 @@ const std::vector<Operation> kOperations{
     {"MakingABackend", false, make_backend},
     {"Allocating", true, allocate},
     {"AllocatingPinned", true, allocate_pinned},
+    {"AllocatingMuchPinned", true, allocate_much_pinned},
     {"StreamsAndEvents", true, use_streams_and_events},
     {"CaptureAndReplay", true, capture_and_replay},
     {"Launching", true, launch_kernels},
@@ -182,7 +194,7 @@ class CudaFailures : public testing::TestWithParam<Operation> {
           << error.what() << " does not name " << struck();
       return error.what();
     } catch (const OutOfMemory& error) {
-      EXPECT_THAT(struck(), testing::AnyOf("cuMemAlloc", "cuMemHostAlloc"));
+      EXPECT_THAT(struck(), testing::AnyOf("cuMemAlloc", "cuMemHostAlloc", "cuMemHostRegister"));
       return error.what();
     } catch (const InvalidArgument& error) {
       EXPECT_EQ(struck(), "cuModuleLoadDataEx") << error.what();
@@ -262,7 +274,7 @@ TEST_P(CudaFailures, LossOfTheContextAnywhereEndsEverything) {
 
 TEST_P(CudaFailures, LackOfMemoryIsOutOfMemory) {
   const Operation& operation = GetParam();
-  for (const char* call : {"cuMemAlloc", "cuMemHostAlloc"}) {
+  for (const char* call : {"cuMemAlloc", "cuMemHostAlloc", "cuMemHostRegister"}) {
     fake_cuda().reset();
     CapturedLog log;
     auto bench = prepare(operation.wants_backend);

@@ -19,6 +19,7 @@ void live_and_end() {
   const auto gpu = open_fake_backend();
   static_cast<void>(gpu->alloc_arena(64));
   static_cast<void>(gpu->alloc_pinned(64));
+  static_cast<void>(gpu->alloc_pinned(std::size_t{4} << 20));
   const gpu::DeviceBuffer buffer(*gpu, 64);
   const gpu::Stream stream = gpu::make_stream(*gpu);
   const gpu::Event event = gpu::make_event(*gpu);
@@ -182,6 +183,7 @@ TEST_F(CudaContextLoss, FoundAtTheEndIsLoggedOnce) {
     const gpu::Stream stream = gpu::make_stream(*gpu);
     static_cast<void>(gpu->alloc_arena(64));
     static_cast<void>(gpu->alloc_pinned(64));
+    static_cast<void>(gpu->alloc_pinned(std::size_t{4} << 20));
     fake_cuda().forget_calls();
     fake_cuda().lose_context(0);
   }

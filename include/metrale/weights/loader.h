@@ -83,8 +83,8 @@ inline constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{256} << 20;
 struct LoadOptions {
   LoadPath path = LoadPath::kAuto;
   // In all, the sink's included. At least four chunks (InvalidArgument).
-  std::uint64_t staging_bytes = std::uint64_t{128} << 20;
-  std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
+  std::uint64_t staging_bytes = std::uint64_t{64} << 20;
+  std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
   unsigned threads = 0;         // of reads without io_uring; 0: one for each processor, at most 16
   io::IoEngineKind engine = io::IoEngineKind::kAuto;

@@ -28,9 +28,9 @@ struct TensorRules {
   bool skip_vision = false;  // model.visual.*, model.vision*, visual.*, vision_tower.*, also under "model."
   // Of tensors that belong to an expert (a part of the name is "experts", the next one a number), those of
   // others are skipped.
-  std::optional<ExpertRange> experts;
+  std::optional<ExpertRange> experts = std::nullopt;
   // Names that contain one of these are deferred.
-  std::vector<std::string> defer_containing;
+  std::vector<std::string> defer_containing = {};
 
   [[nodiscard]] TensorFate fate(std::string_view name) const;
 };

@@ -64,6 +64,8 @@ void resolve_devices_and_memory(Resolver& find, Driver& d) {
   find("cuMemFree", d.mem_free);
   find("cuMemHostAlloc", d.host_alloc);
   find("cuMemFreeHost", d.host_free);
+  find("cuMemHostRegister", d.host_register);
+  find("cuMemHostUnregister", d.host_unregister);
   find("cuMemHostGetDevicePointer", d.host_device_pointer);
   find("cuPointerGetAttribute", d.pointer_attribute);
 }

@@ -91,6 +91,8 @@ struct Driver {
   Result (*mem_free)(DeviceAddress address);
   Result (*host_alloc)(void** host, std::size_t bytes, unsigned flags);
   Result (*host_free)(void* host);
+  Result (*host_register)(void* host, std::size_t bytes, unsigned flags);
+  Result (*host_unregister)(void* host);
   Result (*host_device_pointer)(DeviceAddress* address, void* host, unsigned flags);
   Result (*pointer_attribute)(void* data, int attribute, DeviceAddress address);
   Result (*copy_async)(DeviceAddress dst, DeviceAddress src, std::size_t bytes, DriverStream stream);

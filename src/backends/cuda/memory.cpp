@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sys/mman.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ namespace metrale::backends::cuda {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::uint8_t kRedZone = 0xA5;
 constexpr std::size_t kLoggedFromBytes = std::size_t{32} << 20;
 
@@ -37,7 +39,8 @@ CudaMemory::~CudaMemory() {
     host_.tear_down([&] { return host_.driver().mem_free(info.base.address()); }, "cuMemFree");
   }
   for (const gpu::AllocationInfo& info : book_.pinned.entries()) {
-    host_.tear_down([&] { return release_pinned(info.base); }, "cuMemFreeHost");
+    const PinnedBlock block = take_pinned(info.base);
+    host_.tear_down([&] { return release(block); }, name_of_release(block.mapped_bytes));
   }
   host_.tear_down([&] { return host_.driver().stream_destroy(transfer_); }, "cuStreamDestroy");
 }
@@ -121,21 +124,54 @@ void CudaMemory::free_arena(DevicePtr ptr) {
   release(gpu::AllocationBook::remove(book_.arena, ptr, "free_arena"));
 }
 
-// The driver aligns to less than a page.
-std::span<std::byte> CudaMemory::alloc_pinned(std::size_t bytes) {
-  void* block = nullptr;
-  const auto padded = try_add(bytes, 2 * kPage);
-  const Result result = padded ? host_.driver().host_alloc(&block, round_up(bytes, kPage) + kPage,
-                                                           kHostPortable | kHostDeviceMap)
-                               : kErrorOutOfMemory;
+const char* CudaMemory::name_of_release(std::size_t mapped_bytes) {
+  return mapped_bytes == 0 ? "cuMemFreeHost" : "cuMemHostUnregister";
+}
+
+// Large memory is a mapping of huge pages that the driver registers: it would fill and lock small ones, which
+// takes several times as long and makes io_uring lock them one by one. Small memory is the driver's, which
+// aligns to less than a page.
+Result CudaMemory::acquire_pinned(std::size_t bytes, PinnedBlock& block) {
+  constexpr unsigned kFlags = kHostPortable | kHostDeviceMap;
+  if (bytes < kHugePage)
+    return host_.driver().host_alloc(&block.start, round_up(bytes, kPage) + kPage, kFlags);
+  const std::size_t mapped = round_up(bytes, kHugePage) + kHugePage;
+  void* const start = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return kErrorOutOfMemory;
+  auto* const aligned = reinterpret_cast<void*>(round_up(reinterpret_cast<std::uintptr_t>(start), kHugePage));
+  // Only a wish: without it the pages are small.
+  (void)::madvise(aligned, round_up(bytes, kHugePage), MADV_HUGEPAGE);
+  const Result result = host_.driver().host_register(aligned, round_up(bytes, kPage), kFlags);
   if (result != kSuccess) {
-    if (means_context_lost(result)) host_.fail(result, "cuMemHostAlloc");
+    ::munmap(start, mapped);
+    return result;
+  }
+  block = {start, mapped};
+  return kSuccess;
+}
+
+Result CudaMemory::release(const PinnedBlock& block) {
+  if (block.mapped_bytes == 0) return host_.context_lost() ? kSuccess : host_.driver().host_free(block.start);
+  void* const aligned =
+      reinterpret_cast<void*>(round_up(reinterpret_cast<std::uintptr_t>(block.start), kHugePage));
+  const Result result = host_.context_lost() ? kSuccess : host_.driver().host_unregister(aligned);
+  ::munmap(block.start, block.mapped_bytes);
+  return result;
+}
+
+std::span<std::byte> CudaMemory::alloc_pinned(std::size_t bytes) {
+  PinnedBlock block;
+  const Result result = try_add(bytes, 2 * kHugePage) ? acquire_pinned(bytes, block) : kErrorOutOfMemory;
+  if (result != kSuccess) {
+    if (means_context_lost(result))
+      host_.fail(result, bytes < kHugePage ? "cuMemHostAlloc" : "cuMemHostRegister");
     throw OutOfMemory("pinned", bytes, cpu::host_memory_info().available_bytes,
                       host_.driver().describe(result));
   }
-  const DevicePtr base(round_up<std::uint64_t>(address_of(block).address(), kPage));
+  const std::uint64_t unit = block.mapped_bytes == 0 ? kPage : kHugePage;
+  const DevicePtr base(round_up<std::uint64_t>(address_of(block.start).address(), unit));
   auto* const memory = reinterpret_cast<std::byte*>(base.address());
-  std::memset(memory, 0, bytes);
+  if (block.mapped_bytes == 0) std::memset(memory, 0, bytes);
   try {
     {
       const std::scoped_lock lock(pinned_mutex_);
@@ -147,26 +183,23 @@ std::span<std::byte> CudaMemory::alloc_pinned(std::size_t bytes) {
       const std::scoped_lock lock(pinned_mutex_);
       pinned_blocks_.erase(base.address());
     }
-    host_.tear_down([&] { return host_.driver().host_free(block); }, "cuMemFreeHost");
+    host_.tear_down([&] { return release(block); }, name_of_release(block.mapped_bytes));
     throw;
   }
   return {memory, bytes};
 }
 
-Result CudaMemory::release_pinned(DevicePtr base) {
-  void* block = nullptr;
-  {
-    const std::scoped_lock lock(pinned_mutex_);
-    block = pinned_blocks_.extract(base.address()).mapped();
-  }
-  return host_.context_lost() ? kSuccess : host_.driver().host_free(block);
+CudaMemory::PinnedBlock CudaMemory::take_pinned(DevicePtr base) {
+  const std::scoped_lock lock(pinned_mutex_);
+  return pinned_blocks_.extract(base.address()).mapped();
 }
 
 void CudaMemory::free_pinned(std::span<std::byte> memory) {
   const DevicePtr base = address_of(memory.data());
   gpu::AllocationBook::remove(book_.pinned, base, "free_pinned");
-  const Result result = release_pinned(base);
-  if (!is_harmless_at_teardown(result)) host_.fail(result, "cuMemFreeHost");
+  const PinnedBlock block = take_pinned(base);
+  const Result result = release(block);
+  if (!is_harmless_at_teardown(result)) host_.fail(result, name_of_release(block.mapped_bytes));
 }
 
 // Every device that this backend runs on has one address space with the host: pinned memory keeps its

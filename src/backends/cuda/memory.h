@@ -55,7 +55,15 @@ class CudaMemory {
   void refund(std::uint64_t bytes);
   // Gives back what acquire() gave and no ledger has taken.
   void give_back(DevicePtr base, std::size_t bytes) noexcept;
-  [[nodiscard]] Result release_pinned(DevicePtr base);
+  // Page-locked memory as the driver gave it, or a mapping of our own that it registered.
+  struct PinnedBlock {
+    void* start = nullptr;
+    std::size_t mapped_bytes = 0;  // 0: the driver's
+  };
+  [[nodiscard]] Result acquire_pinned(std::size_t bytes, PinnedBlock& block);
+  [[nodiscard]] Result release(const PinnedBlock& block);
+  [[nodiscard]] static const char* name_of_release(std::size_t mapped_bytes);
+  [[nodiscard]] PinnedBlock take_pinned(DevicePtr base);
   void fill_red_zone(const gpu::AllocationInfo& info);
   [[nodiscard]] std::uint64_t budget_left() const;  // under budget_mutex_
 
@@ -65,7 +73,7 @@ class CudaMemory {
   gpu::AllocationBook book_;
   DriverStream transfer_ = nullptr;
   std::mutex pinned_mutex_;
-  std::map<std::uint64_t, void*> pinned_blocks_;  // what the driver gave, by the page that it begins in
+  std::map<std::uint64_t, PinnedBlock> pinned_blocks_;  // by the page that it begins in
   mutable std::mutex budget_mutex_;
   std::uint64_t in_use_bytes_ = 0;  // ledger and arena; guarded by budget_mutex_
 };

@@ -73,6 +73,17 @@ Result host_free(void* host) {
   return erased ? driver::kSuccess : driver::kErrorInvalidValue;
 }
 
+// The memory is the caller's: nothing of it is freed here.
+Result host_register(void* host, std::size_t bytes, unsigned) {
+  Machine& m = machine();
+  const std::scoped_lock lock(m.mutex);
+  if (host == nullptr || bytes == 0 || is_pinned(m, host, 1)) return driver::kErrorInvalidValue;
+  if (bytes > kTotalBytes) return driver::kErrorOutOfMemory;
+  Allocation made{.memory = {static_cast<std::byte*>(host), [](std::byte*) {}}, .bytes = bytes};
+  m.pinned.emplace(reinterpret_cast<std::uintptr_t>(host), std::move(made));
+  return driver::kSuccess;
+}
+
 Result host_device_pointer(DeviceAddress* address, void* host, unsigned) {
   const std::scoped_lock lock(machine().mutex);
   if (!is_pinned(machine(), host, 1)) return driver::kErrorInvalidValue;
@@ -99,6 +110,8 @@ std::vector<Entry> memory_calls() {
           entry<"cuMemFree", kRelease, mem_free>(),
           entry<"cuMemHostAlloc", kContext, host_alloc>(),
           entry<"cuMemFreeHost", kRelease, host_free>(),
+          entry<"cuMemHostRegister", kContext, host_register>(),
+          entry<"cuMemHostUnregister", kRelease, host_free>(),
           entry<"cuMemHostGetDevicePointer", kContext, host_device_pointer>(),
           entry<"cuPointerGetAttribute", kContext, pointer_attribute>()};
 }
