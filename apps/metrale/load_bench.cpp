@@ -36,6 +36,7 @@ struct LoadBenchFlags {
   std::string staging = "64M";
   std::string chunk = "2M";
   std::string engine = "auto";
+  unsigned read_threads = 0;
   bool json = false;
   DeviceFlags device;
 };
@@ -84,6 +85,7 @@ weights::LoadOptions load_options(const LoadBenchFlags& flags) {
   options.engine = flags.engine == "posix"      ? io::IoEngineKind::kPosix
                    : flags.engine == "io_uring" ? io::IoEngineKind::kUring
                                                 : io::IoEngineKind::kAuto;
+  options.threads = flags.read_threads;
   options.progress = [](std::uint64_t, std::uint64_t) { return !interrupted(); };
   return options;
 }
@@ -222,6 +224,11 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
   command.add_option("--chunk", flags->chunk, "Bytes of one read")->capture_default_str();
   command.add_option("--engine", flags->engine, "What carries reads: auto, io_uring or posix")
       ->check(CLI::IsMember({"auto", "io_uring", "posix"}))
+      ->capture_default_str();
+  command
+      .add_option("--read-threads", flags->read_threads,
+                  "Threads that read without io_uring (0: one for each processor, at most 16)")
+      ->check(CLI::Range(0U, 256U))
       ->capture_default_str();
   command.add_flag("--json", flags->json, "One JSON object");
   add_device_flags(command, flags->device);

@@ -216,7 +216,8 @@ TEST_F(Verify, ProgressEndsAtTheTotalAndCanStop) {
   EXPECT_THROW((void)verify({.progress = [](std::uint64_t, std::uint64_t) { return false; }}), Cancelled);
 }
 
-TEST_F(Verify, ExtraWeightsAreHashedAndMayRepeatNames) {
+TEST(VerifyExtra, WeightsAreHashedAndMayRepeatNames) {
+  const TempDir dir;
   const std::string old_bytes = "old";
   const std::string new_bytes = "new";
   write_safetensors(dir.file("model.safetensors"),
