@@ -3,7 +3,6 @@
 // groups of 16 tokens, whose vectors lie at one distance from each other.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -46,7 +45,7 @@ struct HeadSide {
                                        std::uint32_t slot) const {
     if (is_grouped()) return row(position);
     std::byte* copy = copies + std::size_t{slot} * kGroup * row_bytes;
-    for (std::uint32_t i = 0; i < std::min(count, kGroup); ++i) {
+    for (std::uint32_t i = 0; i < kGroup && i < count; ++i) {
       std::memcpy(copy + i * row_bytes, row(position + i), row_bytes);
     }
     return copy;

@@ -8,7 +8,6 @@
 #define METRALE_KERNELS_ATTENTION_LEVELS_INL_H_
 #endif
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -174,7 +173,8 @@ inline void level_integers(const SplitTask& t, const Seen& seen, const Ahead& ah
   levels::StoredTile tile;
   std::uint32_t end = 0;
   for (std::uint32_t at = seen.keys.begin; at < seen.keys.end; at = end) {
-    end = std::min(at / kKeyTile * kKeyTile + kKeyTile, seen.keys.end);
+    const std::uint32_t border = at / kKeyTile * kKeyTile + kKeyTile;
+    end = border < seen.keys.end ? border : seen.keys.end;
     const Seen rows = seen.of_tile(t.ranges, at);
     levels::find_tile(t.values, KvSide::kValue, t.head_dim, t.start + at, end - at, tile);
     ahead.of_values(at, tile);

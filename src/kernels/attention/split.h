@@ -4,7 +4,6 @@
 // first, so that neither end of the range of visible keys ever goes back from row to row.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -29,7 +28,9 @@ struct KeyRange {
   [[nodiscard]] bool empty() const { return begin >= end; }
   // The part in the `count` keys from `at` on, counted from there.
   [[nodiscard]] KeyRange of_tile(std::uint32_t at, std::uint32_t count) const {
-    const auto here = [at, count](std::uint32_t key) { return std::clamp(key, at, at + count) - at; };
+    const auto here = [at, count](std::uint32_t key) {
+      return key < at ? 0U : key - at < count ? key - at : count;
+    };
     return {here(begin), here(end)};
   }
 };
