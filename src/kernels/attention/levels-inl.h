@@ -121,9 +121,9 @@ inline void fold_steps(const SplitTask& t, const Seen& rows, std::uint32_t at, s
   }
 }
 
-// The weights of the rows' keys of a tile times the steps of a record, in 16 bits.
-inline void round_weights(const SplitTask& t, const Seen& rows, std::uint32_t at,
-                          const levels::StoredTile& tile, std::size_t record) {
+// A row's weights of a tile's keys times the steps of a record, in 16 bits: see round_tile_weights().
+HWY_INLINE void round_tile_row(float most, float unit, const float* weights, const float* key_steps,
+                               KeyRange seen, std::size_t keys, std::int16_t* whole, float& factor) {
   const FloatTag d;
   const BitsTag du;
   const hn::Rebind<std::int16_t, FloatTag> d16;
@@ -131,39 +131,49 @@ inline void round_weights(const SplitTask& t, const Seen& rows, std::uint32_t at
   alignas(16) static constexpr std::uint8_t kTurns[16] = {0, 1, 8,  9,  2, 3, 10, 11,
                                                           4, 5, 12, 13, 6, 7, 14, 15};
   const auto turns = hn::LoadDup128(d8, kTurns);
-  const auto steps = static_cast<float>(levels::weight_steps(tile.format));
-  const float* key_steps = tile.steps[record];
+  alignas(64) float stepped[kKeyTile];
+  auto peaks = hn::Zero(du);
+  for (std::size_t key = 0; key < keys; key += kVec) {
+    FloatVec weight = hn::Mul(load_vec(weights + key), load_vec(key_steps + key));
+    if (key < seen.begin || key + kVec > seen.end) {
+      const auto here = hn::Add(hn::Iota(du, 0), hn::Set(du, static_cast<std::uint32_t>(key)));
+      const auto sees =
+          hn::AndNot(hn::Lt(here, hn::Set(du, seen.begin)), hn::Lt(here, hn::Set(du, seen.end)));
+      weight = hn::IfThenElseZero(hn::RebindMask(d, sees), weight);
+    }
+    store_vec(weight, stepped + key);
+    peaks = hn::Max(peaks, hn::And(hn::BitCast(du, weight), hn::Set(du, 0x7FFFFFFFU)));
+  }
+  const float peak = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(du, peaks)));
+  const bool finite = peak < HUGE_VALF;
+  const bool vanishes = !finite || peak < levels::kSmallestWeight;
+  const FloatVec inverse = hn::Set(d, vanishes ? 0.0F : most / peak);
+  for (std::size_t key = 0; key < keys; key += kVec) {
+    // What is not finite may not reach the conversion.
+    const FloatVec weight = vanishes ? hn::Zero(d) : load_vec(stepped + key);
+    const auto rounded = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(weight, inverse)));
+    const auto paired = hn::TableLookupBytes(hn::BitCast(d8, rounded), turns);
+    hn::StoreU(hn::BitCast(d16, paired), d16, whole + key);
+  }
+  factor = finite ? peak / most * unit : std::bit_cast<float>(0x7FC00000U);
+}
+
+// The same for the rows that see some of a tile.
+inline void round_weights(const SplitTask& t, const Seen& rows, std::uint32_t at,
+                          const levels::StoredTile& tile, std::size_t record) {
+  const auto most = static_cast<float>(levels::weight_steps(tile.format));
+  const float unit = levels::value_unit(tile.format);
   for (std::size_t row = rows.first; row < rows.last; ++row) {
     const KeyRange seen = t.ranges[row].of_tile(at, static_cast<std::uint32_t>(tile.keys));
-    const float* from = t.scores + row * kAttentionSplitTokens + at;
-    alignas(64) float weights[kKeyTile];
-    auto peaks = hn::Zero(du);
-    for (std::size_t key = 0; key < tile.keys; key += kVec) {
-      FloatVec weight = hn::Mul(load_vec(from + key), load_vec(key_steps + key));
-      if (key < seen.begin || key + kVec > seen.end) {
-        const auto here = hn::Add(hn::Iota(du, 0), hn::Set(du, static_cast<std::uint32_t>(key)));
-        const auto sees =
-            hn::AndNot(hn::Lt(here, hn::Set(du, seen.begin)), hn::Lt(here, hn::Set(du, seen.end)));
-        weight = hn::IfThenElseZero(hn::RebindMask(d, sees), weight);
-      }
-      store_vec(weight, weights + key);
-      peaks = hn::Max(peaks, hn::And(hn::BitCast(du, weight), hn::Set(du, 0x7FFFFFFFU)));
-    }
-    const float peak = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(du, peaks)));
-    const bool finite = peak < HUGE_VALF;
-    const bool vanishes = !finite || peak < levels::kSmallestWeight;
-    const FloatVec inverse = hn::Set(d, vanishes ? 0.0F : steps / peak);
-    std::int16_t* to = t.rounded_weights.whole + row * kKeyTile;
-    for (std::size_t key = 0; key < tile.keys; key += kVec) {
-      // What is not finite may not reach the conversion.
-      const FloatVec weight = vanishes ? hn::Zero(d) : load_vec(weights + key);
-      const auto whole = hn::DemoteTo(d16, hn::NearestInt(hn::Mul(weight, inverse)));
-      const auto paired = hn::TableLookupBytes(hn::BitCast(d8, whole), turns);
-      hn::StoreU(hn::BitCast(d16, paired), d16, to + key);
-    }
-    const float factor = peak / steps * levels::value_unit(tile.format);
-    t.rounded_weights.factors[row] = finite ? factor : std::bit_cast<float>(0x7FC00000U);
+    round_tile_row(most, unit, t.scores + row * kAttentionSplitTokens + at, tile.steps[record], seen,
+                   tile.keys, t.rounded_weights.whole + row * kKeyTile, t.rounded_weights.factors[row]);
   }
+}
+
+inline void round_one_tile(quant::KvFormat format, const float* weights, const float* key_steps,
+                           KeyRange seen, std::size_t keys, std::int16_t* whole, float& factor) {
+  round_tile_row(static_cast<float>(levels::weight_steps(format)), levels::value_unit(format), weights,
+                 key_steps, seen, keys, whole, factor);
 }
 
 // Weighted sums over the values that some row sees, whose levels are integers. Tiles end at absolute

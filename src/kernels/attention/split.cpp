@@ -145,6 +145,7 @@ HWY_EXPORT(fold);
 HWY_EXPORT(finish);
 HWY_EXPORT(widen_row);
 HWY_EXPORT(round_query);
+HWY_EXPORT(round_one_tile);
 
 void attend_split(const SplitTask& task) {
   HWY_DYNAMIC_DISPATCH(attend)(task);
@@ -162,6 +163,11 @@ void finish_row(const SoftmaxState& state, std::size_t row, std::size_t padded_d
 void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::size_t row,
                const levels::Queries& to) {
   HWY_DYNAMIC_DISPATCH(round_query)(format, scale, q, count, row, to);
+}
+
+void round_tile_weights(quant::KvFormat format, const float* weights, const float* key_steps, KeyRange seen,
+                        std::size_t keys, std::int16_t* whole, float& factor) {
+  HWY_DYNAMIC_DISPATCH(round_one_tile)(format, weights, key_steps, seen, keys, whole, factor);
 }
 
 void load_row(quant::ElementType type, const void* src, std::size_t count, float* dst) {

@@ -69,6 +69,13 @@ void finish_row(const SoftmaxState& state, std::size_t row, std::size_t padded_d
 void round_row(quant::KvFormat format, float scale, const float* q, std::size_t count, std::size_t row,
                const levels::Queries& to);
 
+// Rounds a row's weights of a tile's `keys` keys, times the steps of a record, for sums of the integers of
+// `format`: whole[keys] by pairs as in levels::RoundedWeights, 0 where a key is not in `seen` (counted from
+// the tile's first). `keys` is a multiple of 8; all arrays are accessible up to the next multiple of 16. A
+// product in `seen` that is not finite gives zeros and the factor NaN.
+void round_tile_weights(quant::KvFormat format, const float* weights, const float* key_steps, KeyRange seen,
+                        std::size_t keys, std::int16_t* whole, float& factor);
+
 // dst[padded to 16] = src[count].
 void load_row(quant::ElementType type, const void* src, std::size_t count, float* dst);
 
