@@ -7,17 +7,13 @@
 
 #include <gtest/gtest.h>
 
-#include <metrale/quant/kv_dtype.h>
-
 #include "kernels/support/attention_case.h"
 
 namespace metrale::kernels {
 namespace {
 
-using quant::KvDtype;
 using quant::KvSide;
 
-constexpr std::uint32_t kHeadDim = 80;
 constexpr std::byte kPoison{0xFF};
 
 // How a step's rows come to the kernel: one by one, few that share keys in registers, many in tiles; and
@@ -30,13 +26,19 @@ struct Way {
 constexpr Way kWays[] = {{40, 1}, {40, 2}, {48, 12}};
 constexpr Way kSplits = {530, 1, true};
 
+struct Formats {
+  quant::KvFormat k;
+  quant::KvFormat v;
+  std::uint32_t head_dim;
+};
+
 // One sequence over a pool with room for a second copy of its blocks, whose bytes a test may change.
 class PoisonedStep {
  public:
-  PoisonedStep(KvDtype formats, const Way& way, std::uint32_t window = 0)
+  PoisonedStep(const Formats& formats, const Way& way, std::uint32_t window = 0)
       : shape_{.num_q_heads = 4,
                .num_kv_heads = 1,
-               .head_dim = kHeadDim,
+               .head_dim = formats.head_dim,
                .k_format = formats.k,
                .v_format = formats.v,
                .window = window},
@@ -56,7 +58,7 @@ class PoisonedStep {
     step_.run();
     return step_.out.floats();
   }
-  [[nodiscard]] std::size_t row_width() const { return std::size_t{shape_.num_q_heads} * kHeadDim; }
+  [[nodiscard]] std::size_t row_width() const { return std::size_t{shape_.num_q_heads} * shape_.head_dim; }
   [[nodiscard]] std::uint32_t blocks() const { return (way_.context + kBlockSize - 1) / kBlockSize; }
   // The first position that the step's first row sees.
   [[nodiscard]] std::uint32_t first_seen() const { return way_.context - way_.queries + 1 - shape_.window; }
@@ -68,11 +70,12 @@ class PoisonedStep {
   }
   // Stores a vector of NaN: the tokens beside it stay as they are.
   void poison_token(KvSide side, std::uint32_t position) {
-    const std::vector<float> nan(kHeadDim, std::numeric_limits<float>::quiet_NaN());
-    const std::size_t stripe = quant::kv_head_stripe_bytes(format(side), kBlockSize, kHeadDim);
+    const std::vector<float> nan(shape_.head_dim, std::numeric_limits<float>::quiet_NaN());
+    const std::size_t stripe = quant::kv_head_stripe_bytes(format(side), kBlockSize, shape_.head_dim);
     for (std::size_t head = 0; head < shape_.num_kv_heads; ++head) {
       const std::size_t at = (block_of(position) * shape_.num_kv_heads + head) * stripe;
-      quant::KvStripe(format(side), side, kBlockSize, kHeadDim, std::span(pool(side)).subspan(at, stripe))
+      quant::KvStripe(format(side), side, kBlockSize, shape_.head_dim,
+                      std::span(pool(side)).subspan(at, stripe))
           .encode(position % kBlockSize, {}, nan);
     }
   }
@@ -98,7 +101,7 @@ class PoisonedStep {
 
   static Sequence random_tokens(const AttentionShape& shape, std::uint32_t context) {
     std::mt19937 random(31);
-    const std::size_t width = std::size_t{context} * kHeadDim;
+    const std::size_t width = std::size_t{context} * shape.head_dim;
     return {.q = random_normal(random, width * shape.num_q_heads),
             .k_given = random_normal(random, width * shape.num_kv_heads),
             .v_given = random_normal(random, width * shape.num_kv_heads)};
@@ -109,7 +112,7 @@ class PoisonedStep {
   }
   [[nodiscard]] std::vector<std::byte>& pool(KvSide side) { return side == KvSide::kKey ? k_ : v_; }
   [[nodiscard]] std::size_t side_bytes(KvSide side) const {
-    return quant::kv_side_bytes(format(side), kBlockSize, shape_.num_kv_heads, kHeadDim);
+    return quant::kv_side_bytes(format(side), kBlockSize, shape_.num_kv_heads, shape_.head_dim);
   }
   [[nodiscard]] std::uint32_t* table() {
     return step_.tables.data() + std::size_t{step_.table_rows[0]} * step_.args.table_stride;
@@ -127,24 +130,32 @@ std::size_t count_finite(std::span<const float> values) {
   return static_cast<std::size_t>(std::ranges::count_if(values, [](float v) { return std::isfinite(v); }));
 }
 
+// Formats that attention takes by levels: few rows have code of their own for heads of 64 dimensions.
+bool has_levels(const quant::KvFormatInfo& info) {
+  return info.header == quant::KvHeader::kTurboRows || info.header == quant::KvHeader::kRecordScale;
+}
+
 // Calls body(formats, way) for every pair of formats, and every way that serves it.
 template <class Body>
 void for_pairs(const Body& body) {
   for (const quant::KvFormatInfo& k : quant::kKvFormats) {
     for (const quant::KvFormatInfo& v : quant::kKvFormats) {
-      SCOPED_TRACE(testing::Message() << k.name << ":" << v.name);
-      const KvDtype formats{k.format, v.format};
-      for (const Way& way : kWays) {
-        SCOPED_TRACE(testing::Message() << way.queries << " rows of " << way.context);
-        body(formats, way);
+      for (const std::uint32_t head_dim : {80U, 64U}) {
+        if (head_dim == 64 && !(has_levels(k) && has_levels(v))) continue;
+        SCOPED_TRACE(testing::Message() << k.name << ":" << v.name << " head_dim " << head_dim);
+        const Formats formats{k.format, v.format, head_dim};
+        for (const Way& way : kWays) {
+          SCOPED_TRACE(testing::Message() << way.queries << " rows of " << way.context);
+          body(formats, way);
+        }
+        if (k.format == v.format) body(formats, kSplits);
       }
-      if (!formats.is_asymmetric()) body(formats, kSplits);
     }
   }
 }
 
 TEST(PagedAttentionPoison, ARowThatSeesAPoisonedBlockGivesNoNumber) {
-  for_pairs([](KvDtype formats, const Way& way) {
+  for_pairs([](const Formats& formats, const Way& way) {
     PoisonedStep step(formats, way);
     for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
       step.heal();
@@ -155,7 +166,7 @@ TEST(PagedAttentionPoison, ARowThatSeesAPoisonedBlockGivesNoNumber) {
 }
 
 TEST(PagedAttentionPoison, WhatLiesBeforeEveryWindowDoesNotShow) {
-  for_pairs([](KvDtype formats, const Way& way) {
+  for_pairs([](const Formats& formats, const Way& way) {
     PoisonedStep step(formats, way, 20);
     const std::vector<float> expected = step.run();
     ASSERT_EQ(count_finite(expected), expected.size());
@@ -168,7 +179,7 @@ TEST(PagedAttentionPoison, WhatLiesBeforeEveryWindowDoesNotShow) {
 }
 
 TEST(PagedAttentionPoison, ALaterTokenShowsInItsOwnRowAlone) {
-  for_pairs([](KvDtype formats, const Way& way) {
+  for_pairs([](const Formats& formats, const Way& way) {
     PoisonedStep step(formats, way);
     for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
       step.heal();
@@ -184,7 +195,7 @@ TEST(PagedAttentionPoison, ALaterTokenShowsInItsOwnRowAlone) {
 }
 
 TEST(PagedAttentionPoison, CopiedBlocksGiveTheBitsOfTheFirstOnes) {
-  for_pairs([](KvDtype formats, const Way& way) {
+  for_pairs([](const Formats& formats, const Way& way) {
     PoisonedStep step(formats, way);
     const std::vector<float> expected = step.run();
     ASSERT_EQ(count_finite(expected), expected.size());

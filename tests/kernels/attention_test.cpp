@@ -83,6 +83,21 @@ TEST(PagedAttention, AgreesWithTheModelForEveryFormatAtEveryHeadDim) {
   }
 }
 
+// Contexts of three tiles of 64 keys and a part of one, for one token and for several; windows that start
+// and end within tiles.
+TEST(PagedAttention, AgreesWithTheModelForEveryFormatOverTilesAtEveryHeadDim) {
+  std::uint32_t seed = 900;
+  for (const quant::KvFormatInfo& info : quant::kKvFormats) {
+    for (const std::uint32_t head_dim : {64U, 80U, 96U, 128U, 192U, 256U, 512U}) {
+      SCOPED_TRACE(info.name);
+      AttentionShape shape{.head_dim = head_dim, .k_format = info.format, .v_format = info.format};
+      expect_model(shape, {{231, 1}, {203, 4}}, {.block_size = 32}, ++seed);
+      shape.window = 170;
+      expect_model(shape, {{251, 1}, {220, 4}}, {}, ++seed);
+    }
+  }
+}
+
 TEST(PagedAttention, AgreesWithTheModelForEveryPairAtEveryHeadDim) {
   std::uint32_t seed = 700;
   for (const std::uint32_t head_dim : {64U, 80U, 96U, 128U, 192U, 256U, 512U}) {
