@@ -220,7 +220,7 @@ def report(options, sources, scores, mean_bits):
         "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "compiler": "g++ (the program)"},
         "conditions": f"SmolLM2-135M-Instruct (sha256 {digest(options.model / 'model.safetensors')}), BF16, CPU kernels, on {said} "
         f"(text's sha256 {digest(text)}): {options.windows} windows of 2,048 tokens, {scored} scored (heads of 256: the first {options.bias_windows} windows); no high-precision layers; "
-        f"calibrated on 8,192 tokens of {calibration_said} (sha256 {digest(calibration_text)})",
+        f"calibrated on 8,192 tokens of {calibration_said} (sha256 {digest(calibration_text)}); scores depend on whether the processor has BF16 dot products",
         "rows": rows,
         "verdicts": judge(scores),
     }
