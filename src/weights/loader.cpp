@@ -33,14 +33,19 @@ bool is_refusal(int error_number) {
   return error_number == EINVAL || error_number == EOPNOTSUPP || error_number == ENOSYS;
 }
 
+// The thread that loads, and the one that copies, need processors of their own.
+unsigned default_threads() {
+  const unsigned processors = std::thread::hardware_concurrency();
+  return std::clamp(processors > 4 ? processors - 2 : processors, 2U, 16U);
+}
+
 std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, std::size_t slots, bool is_direct) {
   io::IoOptions io{.kind = options.engine};
   // What is in memory already is copied by who asks for it: io_uring would do that on this one thread.
   if (io.kind == io::IoEngineKind::kAuto && !is_direct) io.kind = io::IoEngineKind::kPosix;
   const auto depth = static_cast<std::uint32_t>(2 * slots);
   io.limits = {.depth = depth, .max_files = depth, .max_buffers = 1};
-  io.threads =
-      options.threads != 0 ? options.threads : std::clamp(std::thread::hardware_concurrency(), 2U, 16U);
+  io.threads = options.threads != 0 ? options.threads : default_threads();
   auto engine = options.make_engine ? options.make_engine(io) : io::make_io_engine(io);
   return std::make_unique<io::IoQueue>(std::move(engine));
 }
