@@ -110,6 +110,13 @@ def copy_limit():
     return statistics.median(rates)
 
 
+def processor():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
 def card():
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
@@ -128,8 +135,8 @@ def main():
     arguments = parser.parse_args()
     limit = copy_limit()
     report = {"bench": "gpu_load", "commit": arguments.commit, "date": datetime.date.today().isoformat(),
-              "machine": {"gpu": card(), "cores": os.cpu_count()},
-              "conditions": f"Into device memory, one file of 300 tensors; medians of {arguments.rounds} interleaved rounds (disk: "
+              "machine": {"cpu": processor(), "cores": os.cpu_count(), "compiler": "nvcc 13.0"},
+              "conditions": f"{card()}. Into device memory, one file of 300 tensors; medians of {arguments.rounds} interleaved rounds (disk: "
                             f"{max(3, arguments.rounds // 2)}), a fresh process each, device memory allocated within the time; "
                             "InstantTensor by its defaults; disk: pages of the files dropped before",
               "rows": []}

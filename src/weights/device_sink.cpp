@@ -12,18 +12,24 @@ namespace {
 // Converted elements are copied in pieces of so much, a few of which are on their way at a time.
 constexpr std::size_t kConvertedBytes = std::size_t{2} << 20;
 constexpr std::size_t kConvertedPieces = 4;
+constexpr std::size_t kHostStreams = 4;
 constexpr std::size_t kConvertGrain = std::size_t{16} << 10;  // elements
 
 }  // namespace
 
 DeviceSink::DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets)
-    : gpu_(gpu), targets_(std::move(targets)), stream_(gpu::make_stream(gpu)) {}
+    : gpu_(gpu), targets_(std::move(targets)) {
+  const std::size_t streams = gpu.capabilities().host_memory_is_device_memory ? kHostStreams : 1;
+  for (std::size_t i = 0; i < streams; ++i) streams_.push_back(gpu::make_stream(gpu));
+}
 
 DeviceSink::~DeviceSink() {
-  try {
-    gpu_.synchronize(stream_.ref());
-  } catch (const Error& error) {
-    log().warn("the stream of a load failed: {}", error.what());
+  for (const gpu::Stream& stream : streams_) {
+    try {
+      gpu_.synchronize(stream.ref());
+    } catch (const Error& error) {
+      log().warn("the stream of a load failed: {}", error.what());
+    }
   }
 }
 
@@ -36,7 +42,7 @@ void DeviceSink::do_take(const Piece& piece) {
   if (piece.bytes.empty()) return;
   const TensorTarget& target = targets_.at(piece.load);
   if (target.convert) return convert(target, piece);
-  gpu_.copy_h2d_async_retained(target.address.offset(piece.offset_bytes), piece.bytes, stream_.ref());
+  gpu_.copy_h2d_async_retained(target.address.offset(piece.offset_bytes), piece.bytes, stream());
 }
 
 DeviceSink::Converted& DeviceSink::next_converted() {
@@ -64,8 +70,8 @@ void DeviceSink::convert(const TensorTarget& target, const Piece& piece) {
       target.convert(first + done + begin, from.subspan(begin * in, (end - begin) * in),
                      to.subspan(begin * out, (end - begin) * out));
     });
-    gpu_.copy_h2d_async_retained(target.address.offset((first + done) * out), to, stream_.ref());
-    gpu_.record_event(converted.event.ref(), stream_.ref());
+    gpu_.copy_h2d_async_retained(target.address.offset((first + done) * out), to, stream());
+    gpu_.record_event(converted.event.ref(), stream());
     converted.is_used = true;
     done += now;
   }
@@ -74,7 +80,8 @@ void DeviceSink::convert(const TensorTarget& target, const Piece& piece) {
 void DeviceSink::do_end_chunk(std::size_t chunk) {
   if (chunk_events_.size() <= chunk) chunk_events_.resize(chunk + 1);
   if (chunk_events_[chunk].is_empty()) chunk_events_[chunk] = gpu::make_event(gpu_);
-  gpu_.record_event(chunk_events_[chunk].ref(), stream_.ref());
+  gpu_.record_event(chunk_events_[chunk].ref(), stream());
+  current_ = (current_ + 1) % streams_.size();
 }
 
 bool DeviceSink::do_is_free(std::size_t chunk, bool wait) {
@@ -86,7 +93,7 @@ bool DeviceSink::do_is_free(std::size_t chunk, bool wait) {
 }
 
 void DeviceSink::do_finish() {
-  gpu_.synchronize(stream_.ref());
+  for (const gpu::Stream& each : streams_) gpu_.synchronize(each.ref());
 }
 
 }  // namespace metrale::weights

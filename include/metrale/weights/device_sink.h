@@ -53,12 +53,15 @@ class DeviceSink final : public PieceSink {
   void do_finish() override;
   void convert(const TensorTarget& target, const Piece& piece);
   Converted& next_converted();
+  [[nodiscard]] gpu::StreamRef stream() const { return streams_[current_].ref(); }
 
   gpu::GpuBackend& gpu_;
   std::vector<TensorTarget> targets_;
   std::optional<ThreadPool> pool_;  // once something is converted
   gpu::PinnedBuffer staging_;
-  gpu::Stream stream_;
+  // Chunks take turns: where device memory is the host's, a stream copies with one thread.
+  std::vector<gpu::Stream> streams_;
+  std::size_t current_ = 0;               // of streams_
   std::vector<gpu::Event> chunk_events_;  // empty until a chunk is used
   std::vector<Converted> converted_;
   std::size_t turn_ = 0;
