@@ -10,10 +10,6 @@
 namespace metrale::kernels::levels {
 namespace {
 
-constexpr std::size_t first_key(std::size_t pair) {
-  return pair / 4 * kOctet + pair % 4;
-}
-
 // The tables of the rows of a pair's two keys, for each of eight groups.
 class KeyPairRows {
  public:

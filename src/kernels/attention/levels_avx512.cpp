@@ -264,7 +264,7 @@ void with_few_rows(std::size_t rows, const Body& body) {
 }
 
 void score_few(const StoredTile& tile, const Scores& t, std::size_t row, std::size_t rows) {
-  with_key_format(tile.format, [&](auto format) {
+  with_integer_format(tile.format, [&](auto format) {
     with_few_rows(rows, [&](auto count) { score_stored<format(), count()>(tile, t, row); });
   });
 }

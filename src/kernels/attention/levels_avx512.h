@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <immintrin.h>
+#include <type_traits>
 
 #include "kernels/attention/levels.h"
 #include "kernels/attention/levels_tables.h"
@@ -49,6 +50,21 @@ constexpr auto make_bytes(Element&& element) {
   std::array<std::uint8_t, 64> bytes{};
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(element(i) % 64);
   return bytes;
+}
+
+// Calls body(std::integral_constant<KvFormat, ...>) for a format whose levels are integers.
+template <class Body>
+void with_integer_format(KvFormat format, const Body& body) {
+  switch (format) {
+    case KvFormat::kTurbo4:
+      return body(std::integral_constant<KvFormat, KvFormat::kTurbo4>());
+    case KvFormat::kTurbo3:
+      return body(std::integral_constant<KvFormat, KvFormat::kTurbo3>());
+    case KvFormat::kTurbo2:
+      return body(std::integral_constant<KvFormat, KvFormat::kTurbo2>());
+    default:
+      return body(std::integral_constant<KvFormat, KvFormat::kTurbo8i>());
+  }
 }
 
 }  // namespace

@@ -182,23 +182,8 @@ void read_keys_of(const StoredTile& tile, std::byte* levels) {
   }
 }
 
-// Calls body(std::integral_constant<KvFormat, ...>) for a format whose keys have levels.
-template <class Body>
-void with_key_format(KvFormat format, const Body& body) {
-  switch (format) {
-    case KvFormat::kTurbo4:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo4>());
-    case KvFormat::kTurbo3:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo3>());
-    case KvFormat::kTurbo2:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo2>());
-    default:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo8i>());
-  }
-}
-
 void read_keys(const StoredTile& tile, std::byte* levels) {
-  with_key_format(tile.format, [&](auto format) { read_keys_of<format()>(tile, levels); });
+  with_integer_format(tile.format, [&](auto format) { read_keys_of<format()>(tile, levels); });
 }
 
 }  // namespace

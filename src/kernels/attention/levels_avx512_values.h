@@ -23,9 +23,6 @@ constexpr std::size_t pair_group(std::size_t byte) {  // of four
 constexpr std::size_t pair_element(std::size_t byte) {
   return byte / 8 % 2 * 4 + byte % 8 / 2;
 }
-constexpr std::size_t first_key(std::size_t pair) {
-  return pair / 4 * kOctet + pair % 4;
-}
 
 // A word for each key of the pair in every 64-bit lane: first(group) of the first key's codes, second(group)
 // of the second one's.
@@ -221,21 +218,6 @@ struct PairReader<KvFormat::kTurbo8i> {
     }
   }
 };
-
-// Calls body(std::integral_constant<KvFormat, ...>) for a format whose values are integers.
-template <class Body>
-void with_integer_format(KvFormat format, const Body& body) {
-  switch (format) {
-    case KvFormat::kTurbo4:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo4>());
-    case KvFormat::kTurbo3:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo3>());
-    case KvFormat::kTurbo2:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo2>());
-    default:
-      return body(std::integral_constant<KvFormat, KvFormat::kTurbo8i>());
-  }
-}
 
 // Asks for what a pair of keys has of what is needed soon, 64 dimensions of it.
 [[gnu::always_inline]] inline void ask_pair(const StoredTile& tile, std::size_t pair, std::size_t dim) {

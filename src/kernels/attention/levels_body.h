@@ -11,6 +11,11 @@
 namespace metrale::kernels::levels {
 namespace {
 
+// Values go by pairs of keys, the first of which is this; the second comes four later.
+constexpr std::size_t first_key(std::size_t pair) {
+  return pair / 4 * kOctet + pair % 4;
+}
+
 // Asks for part `i`: a little at a time, or the processor waits. Inlined by force, like all that asks: calls
 // of a function that does nothing else may be taken for calls without effect.
 [[gnu::always_inline]] inline void ask(const Soon& soon, std::size_t i) {
