@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kGraphs = "graphs";
 constexpr std::string_view kPinnedAddress = "device addresses of pinned memory";
+constexpr std::string_view kHostRange = "host memory behind device addresses";
 constexpr std::string_view kRawLaunch = "raw launches";
 constexpr std::string_view kForeignModules = "modules from outside";
 constexpr std::string_view kRedZones = "red zones (ask for them when the backend is made)";
@@ -96,6 +97,11 @@ void GpuBackend::free_pinned(std::span<std::byte> memory) {
 DevicePtr GpuBackend::device_address_of_pinned(const std::byte* host) {
   require(capabilities().pinned_device_address, *this, kPinnedAddress);
   return do_device_address_of_pinned(host);
+}
+
+std::span<std::byte> GpuBackend::host_range(DevicePtr ptr, std::size_t bytes) {
+  require(capabilities().host_memory_is_device_memory, *this, kHostRange);
+  return do_host_range(ptr, bytes);
 }
 
 // ---- copies
@@ -290,6 +296,9 @@ void GpuBackend::event_synchronize(EventRef event) {
 
 DevicePtr GpuBackend::do_device_address_of_pinned(const std::byte*) {
   refuse(*this, kPinnedAddress);
+}
+std::span<std::byte> GpuBackend::do_host_range(DevicePtr, std::size_t) {
+  refuse(*this, kHostRange);
 }
 std::vector<RedZoneHit> GpuBackend::do_scan_red_zones() {
   refuse(*this, kRedZones);

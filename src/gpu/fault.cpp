@@ -86,6 +86,9 @@ class Fault final : public FaultBackend {
   [[nodiscard]] DevicePtr do_device_address_of_pinned(const std::byte* host) override {
     return inner_.device_address_of_pinned(host);
   }
+  [[nodiscard]] std::span<std::byte> do_host_range(DevicePtr ptr, std::size_t bytes) override {
+    return inner_.host_range(ptr, bytes);
+  }
 
   void do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) override {
     fail_if_due(FaultPoint::kCopy, "copy_h2d_blocking");

@@ -59,6 +59,9 @@ class GpuBackend {
   void free_pinned(std::span<std::byte> memory);
   // The device address of a byte inside pinned memory. Needs capabilities().pinned_device_address.
   [[nodiscard]] DevicePtr device_address_of_pinned(const std::byte* host);
+  // The host memory behind a range of one live allocation, to be filled without a copy; ordered after nothing
+  // but what the caller synchronised. Needs capabilities().host_memory_is_device_memory.
+  [[nodiscard]] std::span<std::byte> host_range(DevicePtr ptr, std::size_t bytes);
 
   // Blocking copies, ordered after nothing but what the caller synchronised. Source and destination of a
   // device-to-device copy do not overlap (InvalidArgument).
@@ -188,6 +191,7 @@ class GpuBackend {
   [[nodiscard]] virtual std::span<std::byte> do_alloc_pinned(std::size_t bytes) = 0;
   virtual void do_free_pinned(std::span<std::byte> memory) = 0;
   [[nodiscard]] virtual DevicePtr do_device_address_of_pinned(const std::byte* host);
+  [[nodiscard]] virtual std::span<std::byte> do_host_range(DevicePtr ptr, std::size_t bytes);
   virtual void do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) = 0;
   virtual void do_copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src) = 0;
   virtual void do_copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t bytes) = 0;

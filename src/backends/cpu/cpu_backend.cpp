@@ -94,6 +94,9 @@ void CpuBackend::do_free_pinned(std::span<std::byte> memory) {
 DevicePtr CpuBackend::do_device_address_of_pinned(const std::byte* host) {
   return memory_.device_address_of_pinned(host);
 }
+std::span<std::byte> CpuBackend::do_host_range(DevicePtr ptr, std::size_t bytes) {
+  return {memory_.range(ptr, bytes, "host_range"), bytes};
+}
 
 std::vector<gpu::AllocationSiteReport> CpuBackend::do_alloc_report(std::size_t top,
                                                                    std::uint64_t min_bytes) const {
