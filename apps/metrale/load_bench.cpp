@@ -32,8 +32,9 @@ struct LoadBenchFlags {
   bool raw = false;
   bool cold_only = false;
   bool allocate = false;
+  bool file_layout = false;
   unsigned runs = 3;
-  std::string staging = "64M";
+  std::string staging;
   std::string chunk = "2M";
   std::string engine = "auto";
   unsigned read_threads = 0;
@@ -80,7 +81,7 @@ std::vector<std::string> parse_paths(const LoadBenchFlags& flags) {
 
 weights::LoadOptions load_options(const LoadBenchFlags& flags) {
   weights::LoadOptions options;
-  options.staging_bytes = parse_bytes(flags.staging, "--staging");
+  options.staging_bytes = flags.staging.empty() ? 0 : parse_bytes(flags.staging, "--staging");
   options.chunk_bytes = parse_bytes(flags.chunk, "--chunk");
   options.engine = flags.engine == "posix"      ? io::IoEngineKind::kPosix
                    : flags.engine == "io_uring" ? io::IoEngineKind::kUring
@@ -156,8 +157,9 @@ ordered_json report_json(const LoadBenchFlags& flags, Subject& subject, const st
                     {"tensor_bytes", subject.tensor_bytes()},
                     {"file_bytes", subject.file_bytes()},
                     {"runs", flags.runs},
-                    {"staging_bytes", parse_bytes(flags.staging, "--staging")},
+                    {"staging_bytes", subject.staging_bytes(load_options(flags))},
                     {"chunk_bytes", parse_bytes(flags.chunk, "--chunk")},
+                    {"file_layout", flags.file_layout},
                     {"paths", ordered_json::array()}};
   const Row* raw = flags.raw ? &rows.front() : nullptr;
   for (const Row& row : rows) {
@@ -199,7 +201,7 @@ std::string as_table(const ordered_json& report) {
 int load_bench_command(const LoadBenchFlags& flags, const runtime::Environment& environment) {
   (void)parse_paths(flags);
   const auto backend = runtime::open_backend(backend_options(flags.device, environment));
-  Subject subject(*backend, flags.path, flags.allocate);
+  Subject subject(*backend, flags.path, {.allocates = flags.allocate, .is_as_in_files = flags.file_layout});
   expects(subject.tensor_bytes() != 0, "the model has no weights to load");
   Output output("");
   const ordered_json report = report_json(flags, subject, measure(subject, flags));
@@ -217,10 +219,13 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
   command.add_flag("--raw", flags->raw, "Also read the files past the page cache and discard them");
   command.add_flag("--cold-only", flags->cold_only, "Nothing from the page cache");
   command.add_flag("--allocate", flags->allocate, "Allocate the weights' memory within the time");
+  command.add_flag("--file-layout", flags->file_layout,
+                   "Tensors lie in memory as in their files: host memory is read into directly");
   command.add_option("--runs", flags->runs, "Runs of each, in turns")
       ->check(CLI::Range(1U, 1000U))
       ->capture_default_str();
-  command.add_option("--staging", flags->staging, "Staging memory, at most 256M")->capture_default_str();
+  command.add_option("--staging", flags->staging,
+                     "Staging memory, at most 256M (default: 16M for host memory, else 64M)");
   command.add_option("--chunk", flags->chunk, "Bytes of one read")->capture_default_str();
   command.add_option("--engine", flags->engine, "What carries reads: auto, io_uring or posix")
       ->check(CLI::IsMember({"auto", "io_uring", "posix"}))

@@ -18,8 +18,8 @@ constexpr std::size_t kConvertGrain = std::size_t{16} << 10;  // elements
 }  // namespace
 
 DeviceSink::DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets)
-    : gpu_(gpu), targets_(std::move(targets)) {
-  const std::size_t streams = gpu.capabilities().host_memory_is_device_memory ? kHostStreams : 1;
+    : gpu_(gpu), is_host_(gpu.capabilities().host_memory_is_device_memory), targets_(std::move(targets)) {
+  const std::size_t streams = is_host_ ? kHostStreams : 1;
   for (std::size_t i = 0; i < streams; ++i) streams_.push_back(gpu::make_stream(gpu));
 }
 
@@ -33,15 +33,28 @@ DeviceSink::~DeviceSink() {
   }
 }
 
+std::uint64_t DeviceSink::do_wanted_staging_bytes() const {
+  return is_host_ ? kHostStagingBytes : kDeviceStagingBytes;
+}
+
 std::span<std::byte> DeviceSink::do_staging(std::size_t bytes) {
   staging_ = gpu::PinnedBuffer(gpu_, bytes);
   return staging_.span();
+}
+
+std::byte* DeviceSink::do_place(std::size_t load, std::uint64_t bytes) const {
+  const TensorTarget& target = targets_.at(load);
+  return is_host_ && !target.convert ? gpu_.host_range(target.address, bytes).data() : nullptr;
 }
 
 void DeviceSink::do_take(const Piece& piece) {
   if (piece.bytes.empty()) return;
   const TensorTarget& target = targets_.at(piece.load);
   if (target.convert) return convert(target, piece);
+  if (is_host_ && reinterpret_cast<std::uintptr_t>(piece.bytes.data()) ==
+                      target.address.offset(piece.offset_bytes).address()) {
+    return;  // it was read to its place
+  }
   gpu_.copy_h2d_async_retained(target.address.offset(piece.offset_bytes), piece.bytes, stream());
 }
 

@@ -43,6 +43,13 @@ class Cutter {
   void add(std::size_t i) {
     const LoadList::Entry& entry = list_.order[i];
     if (is_open_ && entry.begin - open_.end > kReadGapBytes) close();
+    if (is_open_ && !is_in_line(entry)) {
+      if (std::max(open_.end - open_.begin, entry.end - entry.begin) >= kOwnChunkBytes) {
+        close();
+      } else {
+        open_.place = nullptr;
+      }
+    }
     if (!is_open_) open(i, entry.begin);
     for (;;) {
       // The next cut at a multiple of the alignment, so that chunks share no bytes that are read twice.
@@ -61,8 +68,18 @@ class Cutter {
     }
     open_.end = entry.end;
   }
+  // The entry's bytes follow those of the open chunk, in the file and in memory.
+  [[nodiscard]] bool is_in_line(const LoadList::Entry& entry) const {
+    if (open_.place == nullptr) return entry.place == nullptr;
+    return entry.begin == open_.end && entry.place == open_.place + (open_.end - open_.begin);
+  }
   void open(std::size_t i, std::uint64_t begin) {
-    open_ = {.file = list_.order[i].file, .begin = begin, .end = begin, .first_load = i};
+    const LoadList::Entry& entry = list_.order[i];
+    open_ = {.file = entry.file,
+             .begin = begin,
+             .end = begin,
+             .first_load = i,
+             .place = entry.place == nullptr ? nullptr : entry.place + (begin - entry.begin)};
     is_open_ = true;
   }
   void close() {
@@ -80,7 +97,8 @@ class Cutter {
 
 }  // namespace
 
-LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad> loads) {
+LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad> loads,
+                     const PieceSink& sink) {
   LoadList list;
   list.order.reserve(loads.size());
   for (std::size_t i = 0; i < loads.size(); ++i) {
@@ -91,7 +109,8 @@ LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad
       continue;
     }
     const std::uint64_t begin = load.tensor.info().offset_bytes + load.begin_bytes;
-    list.order.push_back({i, load.tensor.file_index(), begin, begin + load.size_bytes});
+    list.order.push_back(
+        {i, load.tensor.file_index(), begin, begin + load.size_bytes, sink.place(i, load.size_bytes)});
     list.total_bytes += load.size_bytes;
   }
   std::sort(list.order.begin(), list.order.end(), [](const auto& a, const auto& b) {

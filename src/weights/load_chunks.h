@@ -17,6 +17,9 @@ struct Chunk {
   std::uint64_t begin = 0;  // in the file
   std::uint64_t end = 0;
   std::size_t first_load = 0;  // position in LoadList::order of the first load with bytes here
+  // Where the bytes from `begin` on belong, all of them side by side; null: to several places, or to none
+  // that can be read into.
+  std::byte* place = nullptr;
 };
 
 // Loads by file and offset.
@@ -26,6 +29,7 @@ struct LoadList {
     std::uint32_t file = 0;
     std::uint64_t begin = 0;  // in the file
     std::uint64_t end = 0;
+    std::byte* place = nullptr;  // of the first byte, where it can be read into
   };
   std::vector<Entry> order;        // those with bytes
   std::vector<std::size_t> empty;  // positions of loads without
@@ -33,7 +37,8 @@ struct LoadList {
 };
 
 // Throws InvalidArgument for a range outside its tensor or with half an element, and for loads that overlap.
-[[nodiscard]] LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad> loads);
+[[nodiscard]] LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad> loads,
+                                   const PieceSink& sink);
 
 struct ChunkShape {
   std::uint64_t chunk_bytes = 0;   // the aim: a chunk ends at a multiple of alignment, or an element later
@@ -42,6 +47,9 @@ struct ChunkShape {
 inline constexpr std::uint64_t kMostElementBytes = 8;
 // Unwanted bytes between two loads that are read rather than skipped.
 inline constexpr std::uint64_t kReadGapBytes = std::uint64_t{256} << 10;
+// A tensor of so much that lies elsewhere in memory than in line with the one before it in the file begins a
+// chunk of its own; smaller ones are not worth a read each.
+inline constexpr std::uint64_t kOwnChunkBytes = std::uint64_t{128} << 10;
 
 // The chunks of every file, one file after the other; with `files_at_once` more than one, files take turns.
 [[nodiscard]] std::vector<Chunk> cut_chunks(std::span<const TensorLoad> loads, const LoadList& list,

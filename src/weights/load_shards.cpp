@@ -45,6 +45,7 @@ LoadShards::LoadShards(const ModelDirectory& directory, const LoadList& list, co
         choice = {LoadPath::kBuffered, "its file system has no direct I/O", false};
       } else {
         shard.alignment = alignment->offset_bytes;
+        shard.memory_alignment = alignment->memory_bytes;
       }
     }
     shard.drops_cache = options.path == LoadPath::kAuto && !choice.in_memory;

@@ -23,7 +23,8 @@ struct LoadShard {
   std::size_t chunks_left = 0;
   bool drops_cache = false;  // nobody had it in the page cache, and nobody asked for buffered reads
   std::uint64_t size_bytes = 0;
-  std::uint64_t alignment = 1;  // of direct reads
+  std::uint64_t alignment = 1;         // of direct reads: offsets and lengths
+  std::uint64_t memory_alignment = 1;  // likewise, addresses
   std::optional<io::File> direct;
   std::optional<io::File> buffered;
   MappedFile map;

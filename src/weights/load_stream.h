@@ -17,6 +17,7 @@
 #include <metrale/io/io_queue.h>
 #include <metrale/weights/loader.h>
 
+#include "weights/chunk_reads.h"
 #include "weights/load_chunks.h"
 #include "weights/load_shards.h"
 
@@ -40,15 +41,17 @@ class LoadStream {
     SlotState state = SlotState::kFree;
     std::byte* memory = nullptr;
     const std::byte* bytes = nullptr;  // of the chunk's first byte
+    ChunkReads parts;
     std::size_t chunk = 0;
     unsigned reads = 0;  // in flight
     bool again = false;  // a direct read was refused
   };
 
+  // Leaves chunks their places where they can be read there.
+  void settle_places();
   void allocate();
   void begin(std::size_t slot, std::size_t chunk);
   void read(std::size_t slot);
-  void read_part(std::size_t slot, io::FileId file, std::uint64_t begin, std::uint64_t end, std::byte* to);
   void take(const io::Completion& completion);
   // Delivers what may be; false where nothing was.
   bool deliver_arrived();
@@ -65,6 +68,8 @@ class LoadStream {
   LoadReport report_;
   LoadShards shards_;
   std::vector<Chunk> chunks_;
+  bool reads_in_place_ = false;  // any of them
+  std::uint64_t stride_ = 0;     // of slots in staging memory
   AlignedBuffer own_staging_;
   std::unique_ptr<io::IoQueue> queue_;
   io::BufferId buffer_;

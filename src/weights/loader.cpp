@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::size_t kFewestChunks = 4;
 constexpr std::uint64_t kPageBytes = 4096;
+// Threads that read directly wait for the disk most of the time.
+constexpr unsigned kDirectThreads = 8;
 
 void check(const LoadOptions& options) {
   if (options.chunk_bytes < 2 * kPageBytes || options.chunk_bytes > (std::uint64_t{1} << 30)) {
@@ -39,13 +41,22 @@ unsigned default_threads() {
   return std::clamp(processors > 4 ? processors - 2 : processors, 2U, 16U);
 }
 
-std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, std::size_t slots, bool is_direct) {
+struct QueueUse {
+  std::size_t slots = 0;
+  bool reads_directly = false;
+  bool reads_in_place = false;
+};
+
+std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, const QueueUse& use) {
   io::IoOptions io{.kind = options.engine};
-  // What is in memory already is copied by who asks for it: io_uring would do that on this one thread.
-  if (io.kind == io::IoEngineKind::kAuto && !is_direct) io.kind = io::IoEngineKind::kPosix;
-  const auto depth = static_cast<std::uint32_t>(2 * slots);
+  // Who asks for a read copies what is in memory already, and makes the pages of new memory: io_uring would
+  // do that on this one thread.
+  const bool asker_works = !use.reads_directly || use.reads_in_place;
+  if (io.kind == io::IoEngineKind::kAuto && asker_works) io.kind = io::IoEngineKind::kPosix;
+  const auto depth = static_cast<std::uint32_t>(ChunkReads::kMostParts * use.slots);
   io.limits = {.depth = depth, .max_files = depth, .max_buffers = 1};
   io.threads = options.threads != 0 ? options.threads : default_threads();
+  if (options.threads == 0 && use.reads_directly) io.threads = std::max(io.threads, kDirectThreads);
   auto engine = options.make_engine ? options.make_engine(io) : io::make_io_engine(io);
   return std::make_unique<io::IoQueue>(std::move(engine));
 }
@@ -58,33 +69,50 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
       loads_(loads),
       sink_(sink),
       options_(options),
-      list_((check(options), order_loads(directory, loads))),
+      list_((check(options), order_loads(directory, loads, sink))),
       shards_(directory, list_, options),
       chunks_(cut_chunks(loads, list_, {options.chunk_bytes, shards_.alignment()},
                          sink.wants_order() ? 1 : options.shards_at_once)) {
   shards_.count_chunks(chunks_);
+  settle_places();
   allocate();
 }
 
+void LoadStream::settle_places() {
+  for (Chunk& chunk : chunks_) {
+    const LoadShard& shard = shards_.of(chunk);
+    if (!ChunkReads::fits_place(chunk, shard)) chunk.place = nullptr;
+    reads_in_place_ |= chunk.place != nullptr;
+    if (!shard.is_mapped()) stride_ = std::max(stride_, ChunkReads::staging_bytes(chunk, shard));
+  }
+}
+
 void LoadStream::allocate() {
-  const std::uint64_t stride =
+  // In flight are as many chunks as staging would hold, though those that are read in place take none of it.
+  const std::uint64_t largest =
       round_up(options_.chunk_bytes + kMostElementBytes + 2 * shards_.alignment(), kPageBytes);
-  const std::uint64_t most = options_.staging_bytes / stride;
+  const std::uint64_t staging_bytes = options_.staging_bytes != 0
+                                          ? options_.staging_bytes
+                                          : std::max(sink_.wanted_staging_bytes(), kFewestChunks * largest);
+  const std::uint64_t most = std::min(staging_bytes, kMaxStagingBytes) / largest;
   if (most < kFewestChunks) {
     throw InvalidArgument(fmt::format("staging of {} bytes holds {} chunks of {}; at least {} are needed",
-                                      options_.staging_bytes, most, stride, kFewestChunks));
+                                      staging_bytes, most, largest, kFewestChunks));
   }
   slots_.resize(std::min<std::uint64_t>(most, chunks_.size()));
   completions_.resize(slots_.size() + 1);
   if (!shards_.needs_queue() || slots_.empty()) return;
-  report_.staging_bytes = slots_.size() * stride;
+  report_.staging_bytes = slots_.size() * stride_;
   std::span<std::byte> staging = sink_.staging(report_.staging_bytes);
   if (staging.empty()) {
-    own_staging_ = AlignedBuffer(report_.staging_bytes, kPageBytes);
+    const bool is_large = report_.staging_bytes >= kHugePageBytes;
+    own_staging_ = AlignedBuffer(report_.staging_bytes, is_large ? kHugePageBytes : kPageBytes);
     staging = own_staging_.span();
   }
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].memory = staging.data() + i * stride;
-  queue_ = make_queue(options_, slots_.size(), shards_.reads_directly());
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].memory = staging.data() + i * stride_;
+  queue_ = make_queue(options_, {.slots = slots_.size(),
+                                 .reads_directly = shards_.reads_directly(),
+                                 .reads_in_place = reads_in_place_});
   report_.engine = queue_->name();
   buffer_ = queue_->register_buffer(staging);
 }
@@ -146,30 +174,18 @@ void LoadStream::begin(std::size_t slot, std::size_t chunk) {
 void LoadStream::read(std::size_t slot) {
   Slot& s = slots_[slot];
   s.again = false;
-  const Chunk& chunk = chunks_[s.chunk];
-  LoadShard& shard = shards_.of(chunk);
-  if (!shard.is_direct()) {
-    s.bytes = s.memory;
-    read_part(slot, shard.buffered_id, chunk.begin, chunk.end, s.memory);
-    return;
+  LoadShard& shard = shards_.of(chunks_[s.chunk]);
+  s.parts = ChunkReads(chunks_[s.chunk], shard, s.memory);
+  for (const ReadPart& part : s.parts) {
+    const io::FileId file = part.is_direct ? shard.direct_id : shard.buffered_id;
+    const std::span to(part.to, part.end - part.begin);
+    const bool is_staging = s.memory <= part.to && part.to < s.memory + stride_;
+    const auto request =
+        queue_->prepare(io::read_request(file, part.begin, to, slot, is_staging ? buffer_ : io::BufferId{}));
+    if (!request) throw InvalidArgument("the queue has fewer places than the load has reads");
+    ++s.reads;
+    shard.load.read_bytes += to.size();
   }
-  // The file's last bytes fill no whole unit of direct I/O: the other descriptor reads them.
-  const std::uint64_t unit = shard.alignment;
-  const std::uint64_t whole = shard.size_bytes / unit * unit;
-  const std::uint64_t begin = chunk.begin / unit * unit;
-  const std::uint64_t end = std::min(round_up(chunk.end, unit), std::max(whole, begin));
-  s.bytes = s.memory + (chunk.begin - begin);
-  if (begin < end) read_part(slot, shard.direct_id, begin, end, s.memory);
-  if (end < chunk.end) read_part(slot, shard.buffered_id, end, chunk.end, s.memory + (end - begin));
-}
-
-void LoadStream::read_part(std::size_t slot, io::FileId file, std::uint64_t begin, std::uint64_t end,
-                           std::byte* to) {
-  const auto request =
-      queue_->prepare(io::read_request(file, begin, std::span(to, end - begin), slot, buffer_));
-  if (!request) throw InvalidArgument("the queue has fewer places than the load has reads");
-  ++slots_[slot].reads;
-  shards_.of(chunks_[slots_[slot].chunk]).load.read_bytes += end - begin;
 }
 
 void LoadStream::take(const io::Completion& completion) {
@@ -186,6 +202,8 @@ void LoadStream::take(const io::Completion& completion) {
   }
   if (s.reads != 0) return;
   if (s.again) return read(slot);
+  s.parts.finish();
+  s.bytes = s.parts.bytes();
   s.state = SlotState::kArrived;
   --reading_;
 }

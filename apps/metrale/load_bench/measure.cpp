@@ -14,6 +14,7 @@
 #include <metrale/base/error.h>
 #include <metrale/io/file.h>
 #include <metrale/io/make_queue.h>
+#include <metrale/weights/file_layout.h>
 
 namespace metrale::app::load_bench {
 namespace {
@@ -60,13 +61,14 @@ Sample timed(const Work& work) {
   return sample;
 }
 
-// Reads files one after the other with a fixed number of reads in flight.
+// Reads files one after the other with a fixed number of reads in flight, into memory of the same kind as a
+// load's staging (of pages of 4 KiB, some virtual disks give half as much).
 class RawReader {
  public:
-  explicit RawReader(const weights::LoadOptions& options)
+  RawReader(gpu::GpuBackend& gpu, const weights::LoadOptions& options, std::uint64_t staging_bytes)
       : chunk_bytes_(options.chunk_bytes),
-        slots_(options.staging_bytes / options.chunk_bytes),
-        memory_(slots_ * chunk_bytes_, kPageBytes) {
+        slots_(std::max<std::uint64_t>(1, staging_bytes / options.chunk_bytes)),
+        memory_(gpu, slots_ * chunk_bytes_) {
     const auto depth = static_cast<std::uint32_t>(slots_);
     queue_ = io::make_io_queue(
         {.kind = options.engine, .limits = {.depth = depth, .max_files = 64, .max_buffers = 1}});
@@ -114,7 +116,7 @@ class RawReader {
 
   std::uint64_t chunk_bytes_;
   std::size_t slots_;
-  AlignedBuffer memory_;
+  gpu::PinnedBuffer memory_;
   std::unique_ptr<io::IoQueue> queue_;
   io::BufferId buffer_;
   std::vector<std::size_t> free_;
@@ -122,16 +124,23 @@ class RawReader {
 
 }  // namespace
 
-Subject::Subject(gpu::GpuBackend& gpu, const std::string& path, bool allocates)
-    : gpu_(gpu), directory_(weights::ModelDirectory::open(path)), allocates_(allocates) {
+Subject::Subject(gpu::GpuBackend& gpu, const std::string& path, const Layout& layout)
+    : gpu_(gpu), directory_(weights::ModelDirectory::open(path)), layout_(layout) {
   for (const weights::TensorRef& tensor : directory_.tensors()) {
     loads_.push_back(weights::TensorLoad::whole(tensor));
+    if (layout.is_as_in_files) continue;
+    offsets_.push_back(slab_bytes_);
     slab_bytes_ += round_up(tensor.info().size_bytes, kTensorAlignment);
+  }
+  if (layout.is_as_in_files) {
+    weights::FileLayout files = weights::file_layout(loads_);
+    offsets_ = std::move(files.offsets);
+    slab_bytes_ = files.size_bytes + weights::kFileLayoutAlignment;
   }
   if (slab_bytes_ > gpu.free_memory_bytes()) {
     throw OutOfMemory("device", slab_bytes_, gpu.free_memory_bytes(), "the model's weights do not fit");
   }
-  if (allocates) return;
+  if (layout.allocates) return;
   slab_ = gpu::DeviceBuffer(gpu, slab_bytes_);
   if (slab_bytes_ != 0) gpu.memset_blocking(slab_.ptr(), 0, slab_bytes_);
 }
@@ -139,10 +148,10 @@ Subject::Subject(gpu::GpuBackend& gpu, const std::string& path, bool allocates)
 std::vector<weights::TensorTarget> Subject::targets(DevicePtr base) const {
   std::vector<weights::TensorTarget> targets;
   targets.reserve(loads_.size());
-  std::uint64_t at = 0;
-  for (const weights::TensorLoad& load : loads_) {
-    targets.push_back({.address = base.offset(at), .convert = {}});
-    at += round_up(load.size_bytes, kTensorAlignment);
+  const DevicePtr first =
+      layout_.is_as_in_files ? DevicePtr(round_up(base.address(), weights::kFileLayoutAlignment)) : base;
+  for (const std::uint64_t offset : offsets_) {
+    targets.push_back({.address = first.offset(offset), .convert = {}});
   }
   return targets;
 }
@@ -181,13 +190,18 @@ std::uint64_t Subject::make_warm() const {
   return cached_bytes();
 }
 
+std::uint64_t Subject::staging_bytes(const weights::LoadOptions& options) const {
+  return options.staging_bytes != 0 ? options.staging_bytes
+                                    : weights::DeviceSink(gpu_, {}).wanted_staging_bytes();
+}
+
 Sample Subject::load(const weights::LoadOptions& options) {
   const std::uint64_t before = cached_bytes();
   std::string detail;
   gpu::DeviceBuffer own;  // given back after the time
   Sample sample = timed([&] {
-    if (allocates_) own = gpu::DeviceBuffer(gpu_, slab_bytes_);
-    weights::DeviceSink sink(gpu_, targets(allocates_ ? own.ptr() : slab_.ptr()));
+    if (layout_.allocates) own = gpu::DeviceBuffer(gpu_, slab_bytes_);
+    weights::DeviceSink sink(gpu_, targets(layout_.allocates ? own.ptr() : slab_.ptr()));
     const weights::LoadReport report = weights::load_tensors(directory_, loads_, sink, options);
     if (!report.files.empty()) {
       detail = fmt::format("{} reads by {}", to_string(report.files.front().used),
@@ -195,6 +209,9 @@ Sample Subject::load(const weights::LoadOptions& options) {
     }
     return report.loaded_bytes;
   });
+  if (layout_.allocates && gpu_.capabilities().host_memory_is_device_memory) {
+    sample.peak_bytes -= std::min(sample.peak_bytes, slab_bytes_);
+  }
   sample.detail = std::move(detail);
   sample.cached_before = before;
   sample.cached_after = cached_bytes();
@@ -204,7 +221,7 @@ Sample Subject::load(const weights::LoadOptions& options) {
 Sample Subject::read_raw(const weights::LoadOptions& options) const {
   const std::uint64_t before = cached_bytes();
   Sample sample = timed([&] {
-    RawReader reader(options);
+    RawReader reader(gpu_, options, staging_bytes(options));
     std::uint64_t bytes = 0;
     for (const auto& file : directory_.files()) bytes += reader.read(file.path());
     return bytes;

@@ -18,7 +18,7 @@ struct Sample {
   double seconds = 0;
   double cpu_seconds = 0;           // of all threads, user and system
   std::uint64_t bytes = 0;          // of tensors; raw: of files
-  std::uint64_t peak_bytes = 0;     // of the process, above what it held before
+  std::uint64_t peak_bytes = 0;     // of the process, above what it held before and the weights
   std::uint64_t cached_before = 0;  // bytes of the files in the page cache
   std::uint64_t cached_after = 0;
   std::string detail;  // what the load says of itself
@@ -28,8 +28,13 @@ struct Sample {
 // allocated within the time.
 class Subject {
  public:
+  struct Layout {
+    bool allocates = false;
+    bool is_as_in_files =
+        false;  // file_layout(); else every tensor at a multiple of 256, as the engine has them
+  };
   // Throws OutOfMemory, and as ModelDirectory does.
-  Subject(gpu::GpuBackend& gpu, const std::string& path, bool allocates);
+  Subject(gpu::GpuBackend& gpu, const std::string& path, const Layout& layout);
 
   [[nodiscard]] std::uint64_t tensors() const { return loads_.size(); }
   [[nodiscard]] std::uint64_t tensor_bytes() const { return directory_.total_bytes(); }
@@ -41,6 +46,9 @@ class Subject {
   std::uint64_t make_warm() const;
   [[nodiscard]] std::uint64_t cached_bytes() const;
 
+  // What the options ask for, or else what a load takes.
+  [[nodiscard]] std::uint64_t staging_bytes(const weights::LoadOptions& options) const;
+
   [[nodiscard]] Sample load(const weights::LoadOptions& options);
   // All bytes of the files past the page cache and nowhere: as many reads of the same size in flight.
   [[nodiscard]] Sample read_raw(const weights::LoadOptions& options) const;
@@ -51,8 +59,9 @@ class Subject {
   gpu::GpuBackend& gpu_;
   weights::ModelDirectory directory_;
   std::vector<weights::TensorLoad> loads_;
+  std::vector<std::uint64_t> offsets_;  // of the loads in the slab
   std::uint64_t slab_bytes_ = 0;
-  bool allocates_;
+  Layout layout_;
   gpu::DeviceBuffer slab_;  // where it does not allocate
 };
 

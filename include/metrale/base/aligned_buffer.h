@@ -8,10 +8,13 @@
 
 namespace metrale {
 
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // `alignment` is a power of two. Throws OutOfMemory (tier "host").
+  // `alignment` is a power of two; at kHugePageBytes or more the system is asked for huge pages. Throws
+  // OutOfMemory (tier "host").
   AlignedBuffer(std::size_t bytes, std::size_t alignment);
   ~AlignedBuffer() { reset(); }
   AlignedBuffer(AlignedBuffer&& other) noexcept

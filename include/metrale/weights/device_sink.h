@@ -32,7 +32,8 @@ struct TensorTarget {
 class DeviceSink final : public PieceSink {
  public:
   // One target for each load, in their order; their memory lives until finish(). The backend outlives it.
-  // Throws as the backend's create_stream.
+  // Where device memory is the host's, tensors without `convert` are read into it directly if they are as
+  // aligned there as in their files (file_layout() sees to that). Throws as the backend's create_stream.
   DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets);
   // Waits for what was enqueued.
   ~DeviceSink() override;
@@ -45,7 +46,9 @@ class DeviceSink final : public PieceSink {
     bool is_used = false;
   };
 
+  [[nodiscard]] std::uint64_t do_wanted_staging_bytes() const override;
   [[nodiscard]] std::span<std::byte> do_staging(std::size_t bytes) override;
+  [[nodiscard]] std::byte* do_place(std::size_t load, std::uint64_t bytes) const override;
   [[nodiscard]] bool do_wants_order() const override { return false; }
   void do_take(const Piece& piece) override;
   void do_end_chunk(std::size_t chunk) override;
@@ -56,6 +59,7 @@ class DeviceSink final : public PieceSink {
   [[nodiscard]] gpu::StreamRef stream() const { return streams_[current_].ref(); }
 
   gpu::GpuBackend& gpu_;
+  bool is_host_;  // device memory is the host's
   std::vector<TensorTarget> targets_;
   std::optional<ThreadPool> pool_;  // once something is converted
   gpu::PinnedBuffer staging_;

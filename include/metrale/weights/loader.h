@@ -37,6 +37,12 @@ struct Piece {
   std::span<const std::byte> bytes;
 };
 
+// Sizes of the ring: a small one stays in the processor's caches, a large one keeps a device's copies under
+// way.
+inline constexpr std::uint64_t kHostStagingBytes = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kDeviceStagingBytes = std::uint64_t{64} << 20;
+inline constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{256} << 20;
+
 // Takes pieces. All calls come from the thread that loads.
 class PieceSink {
  public:
@@ -45,9 +51,17 @@ class PieceSink {
   PieceSink(const PieceSink&) = delete;
   PieceSink& operator=(const PieceSink&) = delete;
 
+  // How large the ring is unless LoadOptions says.
+  [[nodiscard]] std::uint64_t wanted_staging_bytes() const { return do_wanted_staging_bytes(); }
   // Page-locked memory for the ring where the sink has a use for it, aligned to 4096; the loader's own
   // otherwise (an empty span). Called once; lives until finish() or the sink's end.
   [[nodiscard]] std::span<std::byte> staging(std::size_t bytes) { return do_staging(bytes); }
+  // Where in host memory the `bytes` of a load may be read to, so that nobody copies them; null: nowhere.
+  // When its pieces are taken they lie there already, unless they could not be read there: bytes.data()
+  // tells.
+  [[nodiscard]] std::byte* place(std::size_t load, std::uint64_t bytes) const {
+    return do_place(load, bytes);
+  }
   // Pieces must come in the order of files and offsets; else in the order in which chunks arrive.
   [[nodiscard]] bool wants_order() const { return do_wants_order(); }
   // The bytes stay until the chunk is free. A load of no bytes comes once, empty.
@@ -60,7 +74,9 @@ class PieceSink {
   void finish() { do_finish(); }
 
  private:
+  [[nodiscard]] virtual std::uint64_t do_wanted_staging_bytes() const { return kHostStagingBytes; }
   [[nodiscard]] virtual std::span<std::byte> do_staging(std::size_t) { return {}; }
+  [[nodiscard]] virtual std::byte* do_place(std::size_t, std::uint64_t) const { return nullptr; }
   [[nodiscard]] virtual bool do_wants_order() const { return true; }
   virtual void do_take(const Piece& piece) = 0;
   virtual void do_end_chunk(std::size_t) {}
@@ -78,12 +94,10 @@ class CallbackSink final : public PieceSink {
   std::function<void(const Piece&)> take_;
 };
 
-inline constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{256} << 20;
-
 struct LoadOptions {
   LoadPath path = LoadPath::kAuto;
-  // In all, the sink's included. At least four chunks (InvalidArgument).
-  std::uint64_t staging_bytes = std::uint64_t{64} << 20;
+  // In all, the sink's included; 0: as much as the sink wants. At least four chunks (InvalidArgument).
+  std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
   unsigned threads = 0;         // of reads without io_uring; 0: two fewer than processors, at most 16
