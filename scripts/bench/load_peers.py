@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures loading a model directory into CPU memory, cold: safetensors, fastsafetensors, Run:ai's streamer and `metrale load-bench`.
+"""Measures loading a model directory, cold: safetensors, fastsafetensors, Run:ai's streamer and `metrale load-bench`.
 
-Usage: load_peers.py [DIR...] [--layout one|many|experts] [--bytes 4G] [--rounds 7] [--program build/bin/metrale] [--out FILE]
+Usage: load_peers.py [DIR...] [--layout one|many|experts] [--bytes 4G] [--rounds 7] [--device cpu] [--program build/bin/metrale]
+                     [--python PROGRAM] [--scratch DIR] [--out FILE]
 
 Without DIR the layouts of make_weights.py are written below build/load-peers and removed again. In every round each loader runs
 once in a fresh process, after the files' pages were dropped from the page cache and mincore found none of them there; the
-figures are medians over the rounds. Nothing else should run meanwhile. Python packages go into build/load-peers-venv.
+figures are medians over the rounds, and of the ratios of each round. Nothing else should run meanwhile. Python packages go into
+build/load-peers-venv, unless --python names an interpreter that has them; with --device cuda:0 the tensors go into its memory, and
+InstantTensor and fastsafetensors by cuFile are among the loaders. Then `metrale load-bench --raw` measures itself beside the raw
+reader: with tensors where the engine has them and as in their files, into memory that is there.
 """
 
 import argparse
@@ -29,6 +33,7 @@ REQUIREMENTS = Path(__file__).with_name("load_peers_requirements.txt")
 CHILD = Path(__file__).with_name("load_peers_child.py")
 RAW = "raw O_DIRECT"
 PEERS = ["safetensors get_tensor", "safetensors load_file", "fastsafetensors nogds", "runai streamer"]
+GPU_PEERS = ["fastsafetensors gds", "instanttensor"]
 LAYOUTS = {"one": "1 file, 300 tensors", "many": "4 files, 80,000 tensors", "experts": "11 files, 300,000 tensors"}
 
 
@@ -79,38 +84,81 @@ def make_cold(paths):
         sys.exit(f"{left} bytes of {paths[0].parent} stay in the page cache: is another process using them, or is this a tmpfs?")
 
 
-def run_child(command):
-    """(output, rusage of that process alone, error text)"""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+class HeldMemory:
+    """Memory that is given back to the system just before a load, so that what the load allocates is there.
+
+    A virtual machine's host takes back what its guest does not use, and gives it again at a fraction of a GB/s: loads would
+    measure that.
+    """
+
+    def __init__(self, size):
+        self.size = size
+        self.memory = None
+
+    def acquire(self):
+        if self.memory is None:
+            self.memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+            ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)), 1, self.size)
+
+    def release(self):
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+
+def run_child(command, held, waits):
+    """(output or None, error text); one that waits says when it is ready, and is told to start."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        if waits:
+            process.stdout.readline()
+        held.release()
         # Messages are short: a pipe holds them until the results have come.
-        out, error = process.stdout.read(), process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return (out if process.returncode == 0 else None), usage, error
+        out, error = process.communicate("start\n" if waits else "")
+    return (out if process.returncode == 0 else None), error
 
 
-def run_peer(python, name, files):
-    out, _, error = run_child([python, CHILD, name, *files])
+def run_peer(python, name, device, files, held):
+    out, error = run_child([python, CHILD, name, device, *files], held, True)
     if out is None:
         return {}, error.strip().splitlines()[-1:] or ["failed"]
     return {name: json.loads(out.splitlines()[-1])}, None
 
 
-def run_metrale(program, directory):
-    """A row for every path of `metrale load-bench`; CPU time and peak are the whole process's."""
-    out, usage, error = run_child([program, "load-bench", directory, "--paths", "auto", "--runs", "1", "--cold-only", "--allocate", "--json"])
+def run_metrale(program, directory, device, held):
+    """As the peers do, memory is allocated within the time and tensors lie in it as in their files."""
+    options = ["--paths", "auto", "--runs", "1", "--cold-only", "--allocate", "--file-layout", "--device", device, "--json"]
+    out, error = run_child([program, "load-bench", directory, *options], held, False)
     if out is None:
         return {}, error.strip().splitlines()[-1:] or ["failed"]
-    rows = {}
-    paths = json.loads(out)["paths"]
-    for path in paths:
-        cold = path["cold"]
-        alone = len(paths) == 1
-        rows[f"metrale {path['name']}"] = {
-            "seconds": cold["seconds"], "bytes": cold["bytes"], "holds_weights": True,
-            "cpu_seconds": cold.get("cpu_seconds", usage.ru_utime + usage.ru_stime if alone else None),
-            "peak_bytes": cold.get("peak_bytes", usage.ru_maxrss * 1024 if alone else None)}
-    return rows, None
+    cold = json.loads(out)["paths"][0]["cold"]
+    row = {"seconds": cold["seconds"], "bytes": cold["bytes"], "holds_weights": False, "cpu_seconds": cold["cpu_seconds"],
+           "peak_bytes": cold["peak_bytes_beyond_weights"]}
+    return {"metrale": row}, None
+
+
+def load_bench_rows(title, directory, arguments):
+    """Of the loader beside its own raw reader, run by run."""
+    rows = []
+    for layout, options in (("in the engine's places", []), ("as in their files", ["--file-layout"])):
+        command = [arguments.program, "load-bench", directory, "--raw", "--paths", "auto", "--cold-only", "--runs", str(arguments.rounds),
+                   "--device", arguments.device, "--json", *options]
+        report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for path in report["paths"]:
+            cold = path["cold"]
+            name = f"{title}, load-bench {path['name']}, tensors {layout}"
+            row = {"name": name, "metric": "cold load", "value": cold["gb_per_s"], "unit": "GB/s", "bytes_moved": cold["bytes"],
+                   "rounds": [cold["bytes"] / seconds / 1e9 for seconds in cold["all_seconds"]]}
+            if path["name"] == "raw":
+                rows.append(row)
+                continue
+            rows.append(row | {"share_of_limit": cold["share_of_raw"], "limit": "its raw reader, run by run"})
+            rows.append({"name": name, "metric": "CPU time", "value": cold["cpu_seconds_per_gb"], "unit": "s/GB"})
+            rows.append({"name": name, "metric": "peak memory beyond the weights", "value": cold["peak_bytes_beyond_weights"] / 1e6, "unit": "MB"})
+            rows.append({"name": name, "metric": "page cache growth", "value": 100 * cold["page_cache_growth"], "unit": "%"})
+            print(f"{name}: {row['value']:.2f} GB/s, {100 * cold['share_of_raw']:.1f} % of raw, {rows[-3]['value']:.3f} CPU s/GB, "
+                  f"{rows[-2]['value']:.0f} MB beyond the weights, page cache {rows[-1]['value']:+.2f} %")
+    return rows
 
 
 def has_load_bench(program):
@@ -126,19 +174,25 @@ def measure(directory, arguments, python, skipped):
     if not paths:
         sys.exit(f"{directory} holds no .safetensors file")
     files = [str(path) for path in paths]
-    jobs = {name: (lambda name=name: run_peer(python, name, files)) for name in [RAW, *PEERS]}
+    device = arguments.device
+    held = HeldMemory(sum(path.stat().st_size for path in paths) * 5 // 4)
+    names = [RAW, *PEERS, *(GPU_PEERS if device != "cpu" else [])]
+    jobs = {name: (lambda name=name: run_peer(python, name, device, files, held)) for name in names}
     if has_load_bench(arguments.program):
-        jobs["metrale"] = lambda: run_metrale(arguments.program, str(directory))
+        jobs["metrale"] = lambda: run_metrale(arguments.program, str(directory), device, held)
     else:
         skipped["metrale"] = f"{arguments.program} has no load-bench"
     results = {}
     for round_number in range(arguments.rounds):
-        for name in [name for name in jobs if name not in skipped]:
+        names = [name for name in jobs if name not in skipped]
+        for name in names[round_number % len(names):] + names[:round_number % len(names)]:  # nobody is always first
+            held.acquire()
             make_cold(paths)
             rows, error = jobs[name]()
             if error:
                 skipped[name] = error[0]
                 continue
+            held.acquire()
             grown = resident_bytes(paths)
             for row_name, row in rows.items():
                 results.setdefault(row_name, []).append(row | {"cache_bytes": grown})
@@ -151,21 +205,27 @@ def median(rows, key):
     return statistics.median(values) if values else None
 
 
-def summarise(results):
+def ratios_to(rates, base):
+    """Of the rounds that both have, so that a slow disk hits both."""
+    return [mine / other for mine, other in zip(rates, base)]
+
+
+def summarise(results, device):
     """[{name, gb_per_s, ...}], fastest first."""
     summary = []
     for name, rows in results.items():
         size = rows[0]["bytes"]
         rates = [row["bytes"] / row["seconds"] / 1e9 for row in rows]
         cpu, peak = median(rows, "cpu_seconds"), median(rows, "peak_bytes")
-        held = size if rows[0]["holds_weights"] else 0
+        held = size if rows[0]["holds_weights"] and device == "cpu" else 0
         summary.append({
             "name": name, "bytes": size, "rates": rates, "gb_per_s": statistics.median(rates), "seconds": median(rows, "seconds"),
             "cpu_per_gb": None if cpu is None else cpu / (size / 1e9),
             "peak_beyond": None if peak is None else peak - held, "cache_bytes": median(rows, "cache_bytes")})
-    limit = next((row["gb_per_s"] for row in summary if row["name"] == RAW), None)
+    rates_of = {row["name"]: row["rates"] for row in summary}
     for row in summary:
-        row["share"] = row["gb_per_s"] / limit if limit else None
+        for key, base in (("share", RAW), ("metrale_ratio", "metrale")):
+            row[key] = statistics.median(ratios_to(row["rates"], rates_of[base])) if base in rates_of else None
     return sorted(summary, key=lambda row: -row["gb_per_s"])
 
 
@@ -173,9 +233,10 @@ def table(title, summary, skipped):
     def cell(value, form, scale=1.0):
         return "-" if value is None else format(value * scale, form)
 
-    lines = [title, f"{'':32}{'GB/s':>8}{'s':>9}{'of raw':>8}{'CPU s/GB':>10}{'MB beyond':>11}{'MB cached':>11}"]
+    lines = [title, f"{'':32}{'GB/s':>8}{'s':>9}{'of raw':>8}{'of metrale':>12}{'CPU s/GB':>10}{'MB beyond':>11}{'MB cached':>11}"]
     for row in summary:
         lines.append(f"{row['name']:32}{row['gb_per_s']:8.2f}{row['seconds']:9.2f}{cell(row['share'], '8.2f'):>8}"
+                     f"{cell(row['metrale_ratio'], '12.2f'):>12}"
                      f"{cell(row['cpu_per_gb'], '10.2f'):>10}{cell(row['peak_beyond'], '11.0f', 1e-6):>11}"
                      f"{cell(row['cache_bytes'], '11.0f', 1e-6):>11}")
     return "\n".join(lines + [f"{name}: skipped: {why}" for name, why in skipped.items()])
@@ -188,33 +249,41 @@ def processor():
     return platform.processor()
 
 
+def card():
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def report(sections, arguments):
     """In the form of bench/support/report.h."""
     describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
-    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
+    commit = arguments.commit or subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
     packages = ", ".join(line for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines() if "==" in line)
+    place = "the host" if arguments.device == "cpu" else card()
     rows = []
-    for title, summary in sections:
+    for title, summary, own in sections:
         for entry in summary:
             name = f"{title}, {entry['name']}"
-            share = {} if entry["share"] is None else {"share_of_limit": entry["share"], "limit": RAW}
+            share = {} if entry["share"] is None else {"share_of_limit": entry["share"], "limit": RAW + ", round by round"}
             rows.append({"name": name, "metric": "cold load", "value": entry["gb_per_s"], "unit": "GB/s",
                          "bytes_moved": entry["bytes"], "rounds": entry["rates"], **share})
             for key, metric, unit, scale in [("cpu_per_gb", "CPU time", "s/GB", 1), ("peak_beyond", "peak memory beyond the weights", "MB", 1e-6),
                                              ("cache_bytes", "page cache after it", "MB", 1e-6)]:
                 if entry[key] is not None:
                     rows.append({"name": name, "metric": metric, "value": entry[key] * scale, "unit": unit})
+        rows += own
     return {
-        "bench": "load_peers", "commit": commit or "unknown", "date": datetime.date.today().isoformat(),
+        "bench": "load_peers" if arguments.device == "cpu" else "gpu_load_peers", "commit": commit or "unknown", "date": datetime.date.today().isoformat(),
         "machine": {"cpu": processor(), "cores": os.cpu_count(), "compiler": f"Python {platform.python_version()}"},
-        "conditions": f"Into CPU memory, pages of the files dropped before every load and none found by mincore; medians of "
-                      f"{arguments.rounds} interleaved rounds, a fresh process each; {packages}",
+        "conditions": f"Into memory of {place}, allocated within the time (load-bench: before it), which the system had a moment before; pages of "
+                      f"the files dropped before every load and none found by mincore; medians of {arguments.rounds} interleaved rounds, a "
+                      f"fresh process each; {packages}",
         "rows": rows,
     }
 
 
 def synthetic(layout, arguments, python):
-    directory = ROOT / "build/load-peers" / layout
+    directory = arguments.scratch / layout
     shutil.rmtree(directory, ignore_errors=True)
     make = [python, Path(__file__).with_name("make_weights.py"), layout, directory, "--bytes", arguments.bytes]
     subprocess.run(make, check=True)
@@ -228,9 +297,13 @@ def main():
     parser.add_argument("--bytes", default="4G", help="of tensors that are written (default: 4G)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--program", default=str(ROOT / "build/bin/metrale"))
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
+    parser.add_argument("--python", help="an interpreter that has the peers' packages (default: one of build/load-peers-venv)")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "build/load-peers", help="where layouts are written")
+    parser.add_argument("--commit", help="of the program, where git cannot tell")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/load_peers.json")
     arguments = parser.parse_args()
-    python = prepare_environment()
+    python = arguments.python or prepare_environment()
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     sections = []
     for source in arguments.directories or arguments.layout or list(LAYOUTS):
@@ -238,12 +311,13 @@ def main():
         directory = synthetic(source, arguments, python) if made else source
         title = LAYOUTS[source] if made else str(source)
         skipped = {}
-        summary = summarise(measure(directory, arguments, python, skipped))
-        print(table(title, summary, skipped))
-        sections.append((title, summary))
+        summary = summarise(measure(directory, arguments, python, skipped), arguments.device)
+        print(table(title, summary, skipped), flush=True)
+        own = [] if "metrale" in skipped else load_bench_rows(title, str(directory), arguments)
+        sections.append((title, summary, own))
+        arguments.out.write_text(json.dumps(report(sections, arguments), indent=2) + "\n", encoding="utf-8")
         if made:
             shutil.rmtree(directory)
-    arguments.out.write_text(json.dumps(report(sections, arguments), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,27 +22,29 @@ class LoadPeers(unittest.TestCase):
     def setUp(self):
         self.summary = load_peers.summarise({
             "slow": [row(4.0), row(8.0), row(2.0)],
-            load_peers.RAW: [row(1.0, holds_weights=False)],
-            "metrale a": [row(2.0, cpu_seconds=None, peak_bytes=None)],
-        })
+            load_peers.RAW: [row(1.0, holds_weights=False), row(4.0, holds_weights=False), row(1.0, holds_weights=False)],
+            "metrale": [row(2.0, cpu_seconds=None, peak_bytes=None), row(2.0), row(2.0)],
+        }, "cpu")
+        self.arguments = argparse.Namespace(rounds=3, device="cpu", commit=None)
 
-    def test_figures_are_medians_and_shares_of_the_raw_reader(self):
-        self.assertEqual([entry["name"] for entry in self.summary], [load_peers.RAW, "metrale a", "slow"])
+    def test_figures_are_medians_and_ratios_are_of_rounds(self):
+        self.assertEqual([entry["name"] for entry in self.summary], [load_peers.RAW, "metrale", "slow"])
         slow = self.summary[2]
         self.assertAlmostEqual(slow["gb_per_s"], 0.5)
-        self.assertAlmostEqual(slow["share"], 0.25)
+        self.assertAlmostEqual(slow["share"], 0.5)  # of 1/4, 4/8, 1/2
+        self.assertAlmostEqual(slow["metrale_ratio"], 0.5)  # of 2/4, 2/8, 2/2
         self.assertAlmostEqual(slow["cpu_per_gb"], 2.0)
         self.assertEqual(slow["peak_beyond"], 500_000_000)
 
     def test_what_was_not_measured_is_left_out(self):
-        text = load_peers.table("title", self.summary, {"metrale": "has no load-bench"})
-        self.assertIn("metrale: skipped: has no load-bench", text)
-        report = load_peers.report([("one file", self.summary)], argparse.Namespace(rounds=3))
-        metrics = [entry["metric"] for entry in report["rows"] if entry["name"] == "one file, metrale a"]
-        self.assertEqual(metrics, ["cold load", "page cache after it"])
+        self.assertIn("metrale: skipped: why", load_peers.table("title", self.summary, {"metrale": "why"}))
+        summary = load_peers.summarise({"alone": [row(2.0, cpu_seconds=None, peak_bytes=None)]}, "cpu")
+        report = load_peers.report([("one file", summary, [])], self.arguments)
+        self.assertEqual([entry["metric"] for entry in report["rows"]], ["cold load", "page cache after it"])
+        self.assertNotIn("share_of_limit", report["rows"][0])
 
     def test_report_has_the_form_of_the_others(self):
-        report = load_peers.report([("one file", self.summary)], argparse.Namespace(rounds=3))
+        report = load_peers.report([("one file", self.summary, [])], self.arguments)
         self.assertEqual(list(make_benchmarks_doc.shape_problems(report, make_benchmarks_doc.REPORT_KEYS, "")), [])
         for entry in report["rows"]:
             self.assertEqual(list(make_benchmarks_doc.shape_problems(entry, make_benchmarks_doc.ROW_KEYS, "")), [])
