@@ -209,6 +209,8 @@ class Check:
                 if self.arguments.only and program not in self.arguments.only:
                     continue
                 self.gtest(program, f"{program}, {path} path", path)
+        if not self.arguments.only or "io" in self.arguments.only:
+            self.gtest("io", "cuFile")
         if not self.arguments.only or "context_loss" in self.arguments.only:
             self.gtest("context_loss", "loss of the context")
 

@@ -3,13 +3,14 @@
 """Measures loading a model directory, cold: safetensors, fastsafetensors, Run:ai's streamer and `metrale load-bench`.
 
 Usage: load_peers.py [DIR...] [--layout one|many|experts] [--bytes 4G] [--rounds 7] [--device cpu] [--program build/bin/metrale]
-                     [--python PROGRAM] [--scratch DIR] [--out FILE]
+                     [--warm] [--python PROGRAM] [--scratch DIR] [--out FILE]
 
 Without DIR the layouts of make_weights.py are written below build/load-peers and removed again. In every round each loader runs
 once in a fresh process, after the files' pages were dropped from the page cache and mincore found none of them there; the
 figures are medians over the rounds, and of the ratios of each round. Nothing else should run meanwhile. Python packages go into
 build/load-peers-venv, unless --python names an interpreter that has them; with --device cuda:0 the tensors go into its memory, and
-InstantTensor and fastsafetensors by cuFile are among the loaders. Then `metrale load-bench --raw` measures itself beside the raw
+InstantTensor and fastsafetensors by cuFile are among the loaders. With --warm the files stay where they are, as on a memory
+file system. Then, cold, `metrale load-bench --raw` measures itself beside the raw
 reader: with tensors where the engine has them and as in their files, into memory that is there.
 """
 
@@ -96,7 +97,7 @@ class HeldMemory:
         self.memory = None
 
     def acquire(self):
-        if self.memory is None:
+        if self.memory is None and self.size != 0:
             self.memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self.memory.madvise(mmap.MADV_HUGEPAGE)
             ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)), 1, self.size)
@@ -126,8 +127,8 @@ def run_peer(python, name, device, files, held):
 
 
 def run_metrale(program, directory, device, held):
-    """As the peers do, memory is allocated within the time and tensors lie in it as in their files."""
-    options = ["--paths", "auto", "--runs", "1", "--cold-only", "--allocate", "--file-layout", "--device", device, "--json"]
+    """As for the peers, headers are read and memory is allocated within the time."""
+    options = ["--paths", "auto", "--runs", "1", "--cold-only", "--allocate", "--device", device, "--json"]
     out, error = run_child([program, "load-bench", directory, *options], held, False)
     if out is None:
         return {}, error.strip().splitlines()[-1:] or ["failed"]
@@ -175,9 +176,9 @@ def measure(directory, arguments, python, skipped):
         sys.exit(f"{directory} holds no .safetensors file")
     files = [str(path) for path in paths]
     device = arguments.device
-    held = HeldMemory(sum(path.stat().st_size for path in paths) * 5 // 4)
+    held = HeldMemory(sum(path.stat().st_size for path in paths) * 5 // 4 if device == "cpu" else 0)
     names = [RAW, *PEERS, *(GPU_PEERS if device != "cpu" else [])]
-    jobs = {name: (lambda name=name: run_peer(python, name, device, files, held)) for name in names}
+    jobs = {name: (lambda name=name: run_peer(python, name, device, files, held)) for name in names if name not in arguments.skip}
     if has_load_bench(arguments.program):
         jobs["metrale"] = lambda: run_metrale(arguments.program, str(directory), device, held)
     else:
@@ -187,7 +188,8 @@ def measure(directory, arguments, python, skipped):
         names = [name for name in jobs if name not in skipped]
         for name in names[round_number % len(names):] + names[:round_number % len(names)]:  # nobody is always first
             held.acquire()
-            make_cold(paths)
+            if not arguments.warm:
+                make_cold(paths)
             rows, error = jobs[name]()
             if error:
                 skipped[name] = error[0]
@@ -260,12 +262,14 @@ def report(sections, arguments):
     commit = arguments.commit or subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
     packages = ", ".join(line for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines() if "==" in line)
     place = "the host" if arguments.device == "cpu" else card()
+    before = ("files in memory" if arguments.warm
+              else "pages of the files dropped before every load and none found by mincore")
     rows = []
     for title, summary, own in sections:
         for entry in summary:
             name = f"{title}, {entry['name']}"
             share = {} if entry["share"] is None else {"share_of_limit": entry["share"], "limit": RAW + ", round by round"}
-            rows.append({"name": name, "metric": "cold load", "value": entry["gb_per_s"], "unit": "GB/s",
+            rows.append({"name": name, "metric": "load" if arguments.warm else "cold load", "value": entry["gb_per_s"], "unit": "GB/s",
                          "bytes_moved": entry["bytes"], "rounds": entry["rates"], **share})
             for key, metric, unit, scale in [("cpu_per_gb", "CPU time", "s/GB", 1), ("peak_beyond", "peak memory beyond the weights", "MB", 1e-6),
                                              ("cache_bytes", "page cache after it", "MB", 1e-6)]:
@@ -275,9 +279,8 @@ def report(sections, arguments):
     return {
         "bench": "load_peers" if arguments.device == "cpu" else "gpu_load_peers", "commit": commit or "unknown", "date": datetime.date.today().isoformat(),
         "machine": {"cpu": processor(), "cores": os.cpu_count(), "compiler": f"Python {platform.python_version()}"},
-        "conditions": f"Into memory of {place}, allocated within the time (load-bench: before it), which the system had a moment before; pages of "
-                      f"the files dropped before every load and none found by mincore; medians of {arguments.rounds} interleaved rounds, a "
-                      f"fresh process each; {packages}",
+        "conditions": f"Into memory of {place}, allocated within the time (load-bench: before it), which the system had a moment before; {before}; "
+                      f"medians of {arguments.rounds} interleaved rounds, a fresh process each; {packages}",
         "rows": rows,
     }
 
@@ -295,9 +298,11 @@ def main():
     parser.add_argument("directories", nargs="*", type=Path, metavar="DIR")
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="of those that are written (default: all three)")
     parser.add_argument("--bytes", default="4G", help="of tensors that are written (default: 4G)")
+    parser.add_argument("--skip", action="append", default=[], metavar="NAME", help="a loader that is not measured")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--program", default=str(ROOT / "build/bin/metrale"))
     parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
+    parser.add_argument("--warm", action="store_true", help="the files stay in memory")
     parser.add_argument("--python", help="an interpreter that has the peers' packages (default: one of build/load-peers-venv)")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build/load-peers", help="where layouts are written")
     parser.add_argument("--commit", help="of the program, where git cannot tell")
@@ -313,7 +318,7 @@ def main():
         skipped = {}
         summary = summarise(measure(directory, arguments, python, skipped), arguments.device)
         print(table(title, summary, skipped), flush=True)
-        own = [] if "metrale" in skipped else load_bench_rows(title, str(directory), arguments)
+        own = [] if "metrale" in skipped or arguments.warm else load_bench_rows(title, str(directory), arguments)
         sections.append((title, summary, own))
         arguments.out.write_text(json.dumps(report(sections, arguments), indent=2) + "\n", encoding="utf-8")
         if made:

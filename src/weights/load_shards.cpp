@@ -13,8 +13,13 @@
 namespace metrale::weights {
 namespace {
 
-// Staging memory is aligned so, and direct reads by more are left to the page cache.
+// Staging memory is aligned so; direct I/O that asks for more is left to the page cache, and so is one by
+// units that are not small beside a chunk.
 constexpr std::uint64_t kAlignment = 4096;
+
+bool suits(const io::DirectAlignment& alignment, const LoadOptions& options) {
+  return alignment.memory_bytes <= kAlignment && alignment.offset_bytes <= options.chunk_bytes / 2;
+}
 
 LoadPathChoice choose(const SafetensorsFile& file, const LoadOptions& options, io::FileCalls& calls) {
   if (options.path != LoadPath::kAuto) return {options.path, "it was asked for", false};
@@ -41,8 +46,11 @@ LoadShards::LoadShards(const ModelDirectory& directory, const LoadList& list, co
     if (choice.path == LoadPath::kDirect) {
       const auto direct = io::File::try_open_direct(file.path(), io::OpenMode::kRead, calls_);
       const auto alignment = direct ? direct->direct_alignment() : std::nullopt;
-      if (!alignment || alignment->memory_bytes > kAlignment) {
-        choice = {LoadPath::kBuffered, "its file system has no direct I/O", false};
+      if (!alignment || !suits(*alignment, options)) {
+        choice = {
+            LoadPath::kBuffered,
+            alignment ? "its direct I/O is by units that are too large" : "its file system has no direct I/O",
+            false};
       } else {
         shard.alignment = alignment->offset_bytes;
         shard.memory_alignment = alignment->memory_bytes;
@@ -71,6 +79,15 @@ std::uint64_t LoadShards::alignment() const {
   std::uint64_t most = kAlignment;
   for (const LoadShard& shard : shards_) most = std::max(most, shard.alignment);
   return most;
+}
+
+void LoadShards::settle_places(LoadList& list) const {
+  for (LoadList::Entry& entry : list.order) {
+    const LoadShard& shard = shards_[position_[entry.file]];
+    const std::uint64_t line = reinterpret_cast<std::uintptr_t>(entry.place) - entry.begin;
+    const std::uint64_t unit = std::min(shard.alignment, shard.memory_alignment);
+    if (shard.is_mapped() || (shard.is_direct() && line % unit != 0)) entry.place = nullptr;
+  }
 }
 
 void LoadShards::count_chunks(std::span<const Chunk> chunks) {

@@ -44,6 +44,9 @@ class LoadShards {
   [[nodiscard]] bool reads_directly() const;  // any of them
   // Of any file's direct reads; at least 4096.
   [[nodiscard]] std::uint64_t alignment() const;
+  // Takes places away that cannot be read into by the paths of their files: a mapping is not read, and direct
+  // reads want addresses as aligned as offsets.
+  void settle_places(LoadList& list) const;
   void count_chunks(std::span<const Chunk> chunks);
   [[nodiscard]] LoadShard& of(const Chunk& chunk) { return shards_[position_[chunk.file]]; }
 

@@ -48,7 +48,7 @@ class LoadStream {
   };
 
   // Leaves chunks their places where they can be read there.
-  void settle_places();
+  void settle_chunks();
   void allocate();
   void begin(std::size_t slot, std::size_t chunk);
   void read(std::size_t slot);

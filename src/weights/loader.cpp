@@ -16,6 +16,7 @@ namespace metrale::weights {
 namespace {
 
 constexpr std::size_t kFewestChunks = 4;
+constexpr std::size_t kMostChunks = 1024;  // in flight
 constexpr std::uint64_t kPageBytes = 4096;
 // Threads that read directly wait for the disk most of the time.
 constexpr unsigned kDirectThreads = 8;
@@ -43,6 +44,7 @@ unsigned default_threads() {
 
 struct QueueUse {
   std::size_t slots = 0;
+  std::size_t files_at_once = 0;
   bool reads_directly = false;
   bool reads_in_place = false;
 };
@@ -54,7 +56,9 @@ std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, const QueueU
   const bool asker_works = !use.reads_directly || use.reads_in_place;
   if (io.kind == io::IoEngineKind::kAuto && asker_works) io.kind = io::IoEngineKind::kPosix;
   const auto depth = static_cast<std::uint32_t>(ChunkReads::kMostParts * use.slots);
-  io.limits = {.depth = depth, .max_files = depth, .max_buffers = 1};
+  // Of every file two descriptors: of those whose chunks are in flight, and of those that are begun.
+  const auto files = static_cast<std::uint32_t>(2 * (use.slots + use.files_at_once));
+  io.limits = {.depth = depth, .max_files = files, .max_buffers = 1};
   io.threads = options.threads != 0 ? options.threads : default_threads();
   if (options.threads == 0 && use.reads_directly) io.threads = std::max(io.threads, kDirectThreads);
   auto engine = options.make_engine ? options.make_engine(io) : io::make_io_engine(io);
@@ -71,14 +75,15 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
       options_(options),
       list_((check(options), order_loads(directory, loads, sink))),
       shards_(directory, list_, options),
-      chunks_(cut_chunks(loads, list_, {options.chunk_bytes, shards_.alignment()},
-                         sink.wants_order() ? 1 : options.shards_at_once)) {
+      chunks_(
+          (shards_.settle_places(list_), cut_chunks(loads, list_, {options.chunk_bytes, shards_.alignment()},
+                                                    sink.wants_order() ? 1 : options.shards_at_once))) {
   shards_.count_chunks(chunks_);
-  settle_places();
+  settle_chunks();
   allocate();
 }
 
-void LoadStream::settle_places() {
+void LoadStream::settle_chunks() {
   for (Chunk& chunk : chunks_) {
     const LoadShard& shard = shards_.of(chunk);
     if (!ChunkReads::fits_place(chunk, shard)) chunk.place = nullptr;
@@ -99,7 +104,7 @@ void LoadStream::allocate() {
     throw InvalidArgument(fmt::format("staging of {} bytes holds {} chunks of {}; at least {} are needed",
                                       staging_bytes, most, largest, kFewestChunks));
   }
-  slots_.resize(std::min<std::uint64_t>(most, chunks_.size()));
+  slots_.resize(std::min<std::uint64_t>({most, chunks_.size(), kMostChunks}));
   completions_.resize(slots_.size() + 1);
   if (!shards_.needs_queue() || slots_.empty()) return;
   report_.staging_bytes = slots_.size() * stride_;
@@ -110,7 +115,9 @@ void LoadStream::allocate() {
     staging = own_staging_.span();
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].memory = staging.data() + i * stride_;
+  const std::size_t files = std::min<std::size_t>(options_.shards_at_once, directory_.files().size());
   queue_ = make_queue(options_, {.slots = slots_.size(),
+                                 .files_at_once = files,
                                  .reads_directly = shards_.reads_directly(),
                                  .reads_in_place = reads_in_place_});
   report_.engine = queue_->name();

@@ -61,46 +61,54 @@ Sample timed(const Work& work) {
   return sample;
 }
 
-// Reads files one after the other with a fixed number of reads in flight, into memory of the same kind as a
-// load's staging (of pages of 4 KiB, some virtual disks give half as much).
+// Reads all bytes of files with a fixed number of reads in flight, into memory of the same kind as a load's
+// staging (of pages of 4 KiB, some virtual disks give half as much).
 class RawReader {
  public:
-  RawReader(gpu::GpuBackend& gpu, const weights::LoadOptions& options, std::uint64_t staging_bytes)
-      : chunk_bytes_(options.chunk_bytes),
-        slots_(std::max<std::uint64_t>(1, staging_bytes / options.chunk_bytes)),
+  RawReader(gpu::GpuBackend& gpu, const weights::ModelDirectory& directory,
+            const weights::LoadOptions& options, std::uint64_t staging_bytes)
+      : chunk_bytes_(round_up(options.chunk_bytes, kPageBytes)),
+        slots_(std::clamp<std::uint64_t>(staging_bytes / chunk_bytes_, 1, kMostSlots)),
         memory_(gpu, slots_ * chunk_bytes_) {
-    const auto depth = static_cast<std::uint32_t>(slots_);
-    queue_ = io::make_io_queue(
-        {.kind = options.engine, .limits = {.depth = depth, .max_files = 64, .max_buffers = 1}});
+    for (const auto& file : directory.files()) {
+      auto direct = io::File::try_open_direct(file.path(), io::OpenMode::kRead);
+      files_.push_back(direct ? std::move(*direct) : io::File::open(file.path(), io::OpenMode::kRead));
+    }
+    queue_ = io::make_io_queue({.kind = options.engine,
+                                .limits = {.depth = static_cast<std::uint32_t>(slots_),
+                                           .max_files = static_cast<std::uint32_t>(files_.size()),
+                                           .max_buffers = 1}});
     buffer_ = queue_->register_buffer(memory_.span());
+    for (const io::File& file : files_) ids_.push_back(queue_->register_file(file));
     for (std::size_t i = 0; i < slots_; ++i) free_.push_back(i);
   }
 
-  std::uint64_t read(const std::string& path) {
-    auto direct = io::File::try_open_direct(path, io::OpenMode::kRead);
-    const io::File file = direct ? std::move(*direct) : io::File::open(path, io::OpenMode::kRead);
-    const io::FileId id = queue_->register_file(file);
-    const std::uint64_t size = file.size_bytes();
-    const std::uint64_t unit = file.is_direct() ? file.direct_alignment()->offset_bytes : 1;
+  // The bytes of all files; once.
+  std::uint64_t run() {
     std::uint64_t done = 0;
-    for (std::uint64_t at = 0; done < size;) {
-      while (at < size && !free_.empty()) {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const std::uint64_t size = files_[i].size_bytes();
+      const std::uint64_t unit = files_[i].is_direct() ? files_[i].direct_alignment()->offset_bytes : 1;
+      for (std::uint64_t at = 0; at < size; at += chunk_bytes_) {
+        while (free_.empty()) done += collect();
         // The last read asks for whole units and gets what there is.
-        const std::uint64_t bytes = std::min(chunk_bytes_, round_up(size - at, unit));
-        const std::size_t slot = free_.back();
-        free_.pop_back();
-        const std::span<std::byte> to = memory_.span().subspan(slot * chunk_bytes_, bytes);
-        (void)queue_->prepare(io::read_request(id, at, to, slot, buffer_));
-        at += std::min(chunk_bytes_, size - at);
+        read(ids_[i], at, std::min(chunk_bytes_, round_up(size - at, unit)));
       }
-      queue_->submit();
-      done += collect();
     }
-    queue_->unregister_file(id);
-    return size;
+    while (free_.size() < slots_) done += collect();
+    return done;
   }
 
  private:
+  static constexpr std::uint64_t kMostSlots = 1024;
+
+  void read(io::FileId file, std::uint64_t at, std::uint64_t bytes) {
+    const std::size_t slot = free_.back();
+    free_.pop_back();
+    const std::span<std::byte> to = memory_.span().subspan(slot * chunk_bytes_, bytes);
+    (void)queue_->prepare(io::read_request(file, at, to, slot, buffer_));
+    queue_->submit();
+  }
   std::uint64_t collect() {
     io::Completion completions[16];
     std::uint64_t bytes = 0;
@@ -110,68 +118,76 @@ class RawReader {
       bytes += completion.bytes;
       free_.push_back(static_cast<std::size_t>(completion.user_data));
     }
-    if (count == 0) throw InvalidArgument("a raw read ended before the file did");
     return bytes;
   }
 
   std::uint64_t chunk_bytes_;
   std::size_t slots_;
   gpu::PinnedBuffer memory_;
-  std::unique_ptr<io::IoQueue> queue_;
+  std::vector<io::File> files_;
+  std::unique_ptr<io::IoQueue> queue_;  // before its files
   io::BufferId buffer_;
+  std::vector<io::FileId> ids_;
   std::vector<std::size_t> free_;
 };
 
 }  // namespace
 
 Subject::Subject(gpu::GpuBackend& gpu, const std::string& path, const Layout& layout)
-    : gpu_(gpu), directory_(weights::ModelDirectory::open(path)), layout_(layout) {
-  for (const weights::TensorRef& tensor : directory_.tensors()) {
-    loads_.push_back(weights::TensorLoad::whole(tensor));
-    if (layout.is_as_in_files) continue;
-    offsets_.push_back(slab_bytes_);
-    slab_bytes_ += round_up(tensor.info().size_bytes, kTensorAlignment);
+    : gpu_(gpu), path_(path), layout_(layout), model_(open()) {
+  if (model_.slab_bytes > gpu.free_memory_bytes()) {
+    throw OutOfMemory("device", model_.slab_bytes, gpu.free_memory_bytes(), "the model's weights do not fit");
   }
-  if (layout.is_as_in_files) {
-    weights::FileLayout files = weights::file_layout(loads_);
-    offsets_ = std::move(files.offsets);
-    slab_bytes_ = files.size_bytes + weights::kFileLayoutAlignment;
-  }
-  if (slab_bytes_ > gpu.free_memory_bytes()) {
-    throw OutOfMemory("device", slab_bytes_, gpu.free_memory_bytes(), "the model's weights do not fit");
-  }
-  if (layout.allocates) return;
-  slab_ = gpu::DeviceBuffer(gpu, slab_bytes_);
-  if (slab_bytes_ != 0) gpu.memset_blocking(slab_.ptr(), 0, slab_bytes_);
+  if (layout.allocates || model_.slab_bytes == 0) return;
+  slab_ = gpu::DeviceBuffer(gpu, model_.slab_bytes);
+  gpu.memset_blocking(slab_.ptr(), 0, model_.slab_bytes);
 }
 
-std::vector<weights::TensorTarget> Subject::targets(DevicePtr base) const {
-  std::vector<weights::TensorTarget> targets;
-  targets.reserve(loads_.size());
+Subject::Model Subject::open() const {
+  Model model{.directory = weights::ModelDirectory::open(path_)};
+  for (const weights::TensorRef& tensor : model.directory.tensors()) {
+    model.loads.push_back(weights::TensorLoad::whole(tensor));
+    if (layout_.is_as_in_files) continue;
+    model.offsets.push_back(model.slab_bytes);
+    model.slab_bytes += round_up(tensor.info().size_bytes, kTensorAlignment);
+  }
+  if (layout_.is_as_in_files) {
+    weights::FileLayout files = weights::file_layout(model.loads);
+    model.offsets = std::move(files.offsets);
+    model.slab_bytes = files.size_bytes + weights::kFileLayoutAlignment;
+  }
+  return model;
+}
+
+weights::LoadReport Subject::load_into(const Model& model, DevicePtr slab,
+                                       const weights::LoadOptions& options) {
   const DevicePtr first =
-      layout_.is_as_in_files ? DevicePtr(round_up(base.address(), weights::kFileLayoutAlignment)) : base;
-  for (const std::uint64_t offset : offsets_) {
+      layout_.is_as_in_files ? DevicePtr(round_up(slab.address(), weights::kFileLayoutAlignment)) : slab;
+  std::vector<weights::TensorTarget> targets;
+  targets.reserve(model.offsets.size());
+  for (const std::uint64_t offset : model.offsets) {
     targets.push_back({.address = first.offset(offset), .convert = {}});
   }
-  return targets;
+  weights::DeviceSink sink(gpu_, std::move(targets));
+  return weights::load_tensors(model.directory, model.loads, sink, options);
 }
 
 std::uint64_t Subject::file_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& file : directory_.files()) bytes += file.size_bytes();
+  for (const auto& file : model_.directory.files()) bytes += file.size_bytes();
   return bytes;
 }
 
 std::uint64_t Subject::cached_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& file : directory_.files()) {
+  for (const auto& file : model_.directory.files()) {
     bytes += io::File::open(file.path(), io::OpenMode::kRead).resident_bytes();
   }
   return bytes;
 }
 
 std::uint64_t Subject::make_cold() const {
-  for (const auto& file : directory_.files()) {
+  for (const auto& file : model_.directory.files()) {
     io::File opened = io::File::open(file.path(), io::OpenMode::kRead);
     opened.sync();
     opened.drop_cache({});
@@ -181,7 +197,7 @@ std::uint64_t Subject::make_cold() const {
 
 std::uint64_t Subject::make_warm() const {
   AlignedBuffer buffer(std::size_t{4} << 20, kPageBytes);
-  for (const auto& file : directory_.files()) {
+  for (const auto& file : model_.directory.files()) {
     const io::File opened = io::File::open(file.path(), io::OpenMode::kRead);
     for (std::uint64_t at = 0; at < file.size_bytes(); at += buffer.size_bytes()) {
       (void)opened.read_up_to(buffer.span(), at);
@@ -197,22 +213,24 @@ std::uint64_t Subject::staging_bytes(const weights::LoadOptions& options) const 
 
 Sample Subject::load(const weights::LoadOptions& options) {
   const std::uint64_t before = cached_bytes();
-  std::string detail;
-  gpu::DeviceBuffer own;  // given back after the time
+  weights::LoadReport report;
+  std::optional<Model> model;  // given back after the time
+  gpu::DeviceBuffer slab;
   Sample sample = timed([&] {
-    if (layout_.allocates) own = gpu::DeviceBuffer(gpu_, slab_bytes_);
-    weights::DeviceSink sink(gpu_, targets(layout_.allocates ? own.ptr() : slab_.ptr()));
-    const weights::LoadReport report = weights::load_tensors(directory_, loads_, sink, options);
-    if (!report.files.empty()) {
-      detail = fmt::format("{} reads by {}", to_string(report.files.front().used),
-                           report.engine.empty() ? "mmap" : report.engine);
+    if (layout_.allocates) {
+      model = open();
+      slab = gpu::DeviceBuffer(gpu_, model->slab_bytes);
     }
+    report = load_into(model ? *model : model_, model ? slab.ptr() : slab_.ptr(), options);
     return report.loaded_bytes;
   });
   if (layout_.allocates && gpu_.capabilities().host_memory_is_device_memory) {
-    sample.peak_bytes -= std::min(sample.peak_bytes, slab_bytes_);
+    sample.peak_bytes -= std::min(sample.peak_bytes, model_.slab_bytes);
   }
-  sample.detail = std::move(detail);
+  if (!report.files.empty()) {
+    sample.detail = fmt::format("{} reads by {}", to_string(report.files.front().used),
+                                report.engine.empty() ? "mmap" : report.engine);
+  }
   sample.cached_before = before;
   sample.cached_after = cached_bytes();
   return sample;
@@ -220,12 +238,8 @@ Sample Subject::load(const weights::LoadOptions& options) {
 
 Sample Subject::read_raw(const weights::LoadOptions& options) const {
   const std::uint64_t before = cached_bytes();
-  Sample sample = timed([&] {
-    RawReader reader(gpu_, options, staging_bytes(options));
-    std::uint64_t bytes = 0;
-    for (const auto& file : directory_.files()) bytes += reader.read(file.path());
-    return bytes;
-  });
+  RawReader reader(gpu_, model_.directory, options, staging_bytes(options));
+  Sample sample = timed([&] { return reader.run(); });
   sample.detail = "O_DIRECT, discarded";
   sample.cached_before = before;
   sample.cached_after = cached_bytes();

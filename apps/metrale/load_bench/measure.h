@@ -24,22 +24,22 @@ struct Sample {
   std::string detail;  // what the load says of itself
 };
 
-// What is measured: the tensors of a model, into memory of the device that is there already, or that is
-// allocated within the time.
+// What is measured: the tensors of a model, into memory of the device that is there already. Or all that it
+// takes to have them there: opening the files, reading their headers, and memory that is allocated meanwhile.
 class Subject {
  public:
   struct Layout {
-    bool allocates = false;
+    bool allocates = false;  // all that it takes
     bool is_as_in_files =
         false;  // file_layout(); else every tensor at a multiple of 256, as the engine has them
   };
   // Throws OutOfMemory, and as ModelDirectory does.
   Subject(gpu::GpuBackend& gpu, const std::string& path, const Layout& layout);
 
-  [[nodiscard]] std::uint64_t tensors() const { return loads_.size(); }
-  [[nodiscard]] std::uint64_t tensor_bytes() const { return directory_.total_bytes(); }
+  [[nodiscard]] std::uint64_t tensors() const { return model_.loads.size(); }
+  [[nodiscard]] std::uint64_t tensor_bytes() const { return model_.directory.total_bytes(); }
   [[nodiscard]] std::uint64_t file_bytes() const;
-  [[nodiscard]] std::size_t files() const { return directory_.files().size(); }
+  [[nodiscard]] std::size_t files() const { return model_.directory.files().size(); }
 
   // Empties the files' pages from the cache, or fills it with them; the bytes that are there then.
   std::uint64_t make_cold() const;
@@ -54,14 +54,20 @@ class Subject {
   [[nodiscard]] Sample read_raw(const weights::LoadOptions& options) const;
 
  private:
-  [[nodiscard]] std::vector<weights::TensorTarget> targets(DevicePtr base) const;
+  // A model and where its tensors go.
+  struct Model {
+    weights::ModelDirectory directory;
+    std::vector<weights::TensorLoad> loads = {};
+    std::vector<std::uint64_t> offsets = {};  // of the loads in the slab
+    std::uint64_t slab_bytes = 0;
+  };
+  [[nodiscard]] Model open() const;
+  weights::LoadReport load_into(const Model& model, DevicePtr slab, const weights::LoadOptions& options);
 
   gpu::GpuBackend& gpu_;
-  weights::ModelDirectory directory_;
-  std::vector<weights::TensorLoad> loads_;
-  std::vector<std::uint64_t> offsets_;  // of the loads in the slab
-  std::uint64_t slab_bytes_ = 0;
+  std::string path_;
   Layout layout_;
+  Model model_;
   gpu::DeviceBuffer slab_;  // where it does not allocate
 };
 
