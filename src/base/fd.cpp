@@ -18,12 +18,28 @@ void UniqueFd::reset() noexcept {
   fd_ = -1;
 }
 
-UniqueFd open_for_reading(const std::string& path) {
+namespace {
+
+UniqueFd open_with(const std::string& path, int flags) {
   for (;;) {
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
     if (fd.is_open()) return fd;
     if (errno != EINTR) throw IoError("cannot open", path, errno);
   }
+}
+
+}  // namespace
+
+UniqueFd open_for_reading(const std::string& path) {
+  return open_with(path, 0);
+}
+
+UniqueFd open_regular_file(const std::string& path) {
+  UniqueFd fd = open_with(path, O_NONBLOCK | O_NOCTTY);
+  static_cast<void>(identify(fd, path));
+  // Of a regular file the flag means nothing to reads, but something to io_uring.
+  if (::fcntl(fd.get(), F_SETFL, 0) != 0) throw IoError("cannot open", path, errno);
+  return fd;
 }
 
 FileIdentity identify(const UniqueFd& fd, const std::string& path) {
@@ -56,7 +72,7 @@ void read_exactly(const UniqueFd& fd, std::span<std::byte> out, std::uint64_t of
 }
 
 std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
-  const UniqueFd fd = open_for_reading(path);
+  const UniqueFd fd = open_regular_file(path);
   const std::uint64_t size = identify(fd, path).size_bytes;
   if (size > max_bytes) {
     throw FormatError(path, 0, fmt::format("{} bytes long, more than the {} allowed", size, max_bytes));

@@ -233,7 +233,7 @@ void GpuBackend::load_module(std::string_view module, std::span<const std::byte>
 
 void GpuBackend::load_module_file(std::string_view module, const std::string& path) {
   require(capabilities().foreign_modules, *this, kForeignModules);
-  const MappedFile file(open_for_reading(path), path);
+  const MappedFile file(open_regular_file(path), path);
   try {
     load_module(module, file.bytes());
   } catch (const InvalidArgument& error) {

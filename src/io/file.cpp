@@ -19,15 +19,22 @@ namespace metrale::io {
 namespace {
 
 int flags_of(OpenMode mode) {
+  constexpr int kAlways = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // a pipe in the file's place is not waited for
   switch (mode) {
     case OpenMode::kRead:
-      return O_RDONLY | O_CLOEXEC;
+      return kAlways | O_RDONLY;
     case OpenMode::kReadWrite:
-      return O_RDWR | O_CLOEXEC;
+      return kAlways | O_RDWR;
     case OpenMode::kCreate:
-      return O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
+      return kAlways | O_RDWR | O_CREAT | O_TRUNC;
   }
   throw InvalidArgument("unknown mode to open a file in");
+}
+
+// Of a regular file O_NONBLOCK means nothing to reads, but something to io_uring.
+void stop_nonblocking(int fd, const std::string& path) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) throw IoError("cannot open", path, errno);
 }
 
 // A descriptor or -errno.
@@ -67,6 +74,7 @@ File File::open(const std::string& path, OpenMode mode, FileCalls& calls) {
   if (fd < 0) throw IoError("cannot open", path, -fd);
   File file(UniqueFd(fd), path, mode, false, calls);
   static_cast<void>(file.identity());
+  stop_nonblocking(fd, path);
   return file;
 }
 
@@ -76,6 +84,7 @@ std::optional<File> File::try_open_direct(const std::string& path, OpenMode mode
   if (fd < 0) throw IoError("cannot open", path, -fd, 0, "for direct I/O");
   File file(UniqueFd(fd), path, mode, true, calls);
   static_cast<void>(file.identity());
+  stop_nonblocking(fd, path);
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || (flags & O_DIRECT) == 0 || !file.alignment_) return std::nullopt;
   return file;
@@ -84,9 +93,14 @@ std::optional<File> File::try_open_direct(const std::string& path, OpenMode mode
 void File::check_unchanged(const FileIdentity& before) const {
   const FileIdentity now = identity();
   if (now == before) return;
-  throw IoError(
-      "cannot trust", path_, 0, 0,
-      fmt::format("the file has changed: {} bytes before, {} now", before.size_bytes, now.size_bytes));
+  const bool is_other = now.inode != before.inode || now.device != before.device;
+  std::string what = "the file was written to";
+  if (is_other) {
+    what = "another file has taken its place";
+  } else if (now.size_bytes != before.size_bytes) {
+    what = fmt::format("the file has changed: {} bytes before, {} now", before.size_bytes, now.size_bytes);
+  }
+  throw IoError("cannot trust", path_, 0, 0, what);
 }
 
 void File::check_alignment(const void* address, std::size_t bytes, std::uint64_t offset) const {

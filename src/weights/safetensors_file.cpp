@@ -57,7 +57,7 @@ SafetensorsFile SafetensorsFile::open(const std::string& path, const Safetensors
   require_regular_file(path);
   SafetensorsFile file;
   file.path_ = path;
-  file.fd_ = open_for_reading(path);
+  file.fd_ = open_regular_file(path);
   file.identity_ = identify(file.fd_, path);
 
   const std::uint64_t container_bytes = container_size(options, file.identity_.size_bytes, path);

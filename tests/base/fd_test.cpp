@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cerrno>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <support/temp_dir.h>
+#include <sys/stat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,6 +64,22 @@ TEST(Fd, EmptyFileMapsToAnEmptySpan) {
   const std::string path = dir.write("empty", "");
   const MappedFile map(open_for_reading(path), path);
   EXPECT_TRUE(map.bytes().empty());
+}
+
+// Opening a pipe to read waits for a writer, which may never come.
+TEST(Fd, PipeInAFilesPlaceIsRefusedAndNotWaitedFor) {
+  const TempDir dir;
+  const std::string path = dir.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW((void)open_regular_file(path), InvalidArgument);
+  EXPECT_THROW((void)read_text_file(path, 100), InvalidArgument);
+  EXPECT_THROW((void)open_regular_file(dir.path()), InvalidArgument);
+}
+
+TEST(Fd, RegularFileIsOpenedWithoutFlagsThatOthersMind) {
+  const TempDir dir;
+  const UniqueFd fd = open_regular_file(dir.write("f", "x"));
+  EXPECT_EQ(::fcntl(fd.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST(Fd, DirectoryIsNotARegularFile) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <sys/stat.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -85,6 +86,13 @@ TEST_F(FileTest, MissingFileIsAnIoErrorInEveryMode) {
 
 TEST_F(FileTest, FolderIsNotAFile) {
   EXPECT_THROW(static_cast<void>(File::open(dir_.path(), OpenMode::kRead)), InvalidArgument);
+}
+
+TEST_F(FileTest, PipeIsNotAFileAndNotWaitedFor) {
+  const std::string pipe = dir_.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(static_cast<void>(File::open(pipe, OpenMode::kRead)), InvalidArgument);
+  EXPECT_EQ(::fcntl(File::open(path_, OpenMode::kRead).fd(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST_F(FileTest, OpenIsRetriedWhereInterrupted) {
@@ -261,6 +269,18 @@ TEST_F(FileTest, ChangedFileIsNoticed) {
   file.write_at(bytes_of("longer"), 8);
 
   EXPECT_THROW(file.check_unchanged(before), IoError);
+}
+
+TEST_F(FileTest, OtherFileOfTheSameSizeIsNoticedAndNamedAsThat) {
+  const FileIdentity before = File::open(path_, OpenMode::kRead).identity();
+  std::filesystem::copy_file(path_, path_ + ".new");
+  std::filesystem::rename(path_ + ".new", path_);
+  try {
+    File::open(path_, OpenMode::kRead).check_unchanged(before);
+    FAIL() << "nothing was noticed";
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("another file has taken its place"));
+  }
 }
 
 TEST_F(FileTest, AllocatedFileIsSoLong) {

@@ -33,8 +33,11 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Opens for reading (O_CLOEXEC). Throws IoError.
+// Opens for reading (O_CLOEXEC); of a pipe, waits for who writes. Throws IoError.
 [[nodiscard]] UniqueFd open_for_reading(const std::string& path);
+// As open_for_reading, of regular files only, and without waiting for anybody. Throws IoError;
+// InvalidArgument for what is no regular file.
+[[nodiscard]] UniqueFd open_regular_file(const std::string& path);
 
 // What fstat says; compared before and after a read to find a file that changed under us.
 struct FileIdentity {
@@ -52,7 +55,7 @@ struct FileIdentity {
 void read_exactly(const UniqueFd& fd, std::span<std::byte> out, std::uint64_t offset,
                   const std::string& path);
 
-// The whole file; refuses one larger than `max_bytes` before reading it. Throws IoError, FormatError.
+// The whole regular file; refuses one larger than `max_bytes` before reading it. Throws IoError, FormatError.
 [[nodiscard]] std::string read_text_file(const std::string& path, std::uint64_t max_bytes);
 
 // A private read-only mapping of a whole regular file. An empty file maps to an empty span.
