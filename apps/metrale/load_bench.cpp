@@ -232,7 +232,7 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
       ->capture_default_str();
   command
       .add_option("--read-threads", flags->read_threads,
-                  "Threads that read without io_uring (0: two fewer than processors, at most 16)")
+                  "Threads that read without io_uring (0: about as many as processors)")
       ->check(CLI::Range(0U, 256U))
       ->capture_default_str();
   command.add_flag("--json", flags->json, "One JSON object");

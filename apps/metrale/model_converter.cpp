@@ -19,6 +19,7 @@
 #include <metrale/weights/model_directory.h>
 #include <metrale/weights/model_output.h>
 #include <metrale/weights/safetensors_writer.h>
+#include <metrale/weights/shard_index.h>
 
 #include "element_converter.h"
 #include "glob.h"
@@ -171,11 +172,24 @@ class Conversion {
     if (had_index && !options_->max_shard_bytes && !changes_types()) {
       // It may say more than is needed.
       index_ = read_text_file(*source_.path_of(kIndexName), weights::kMaxHeaderBytes);
-      return;
+      if (is_true(index_)) return;
     }
     std::vector<Shard> shards;
-    for (const OutFile& file : files_) shards.push_back(file.shard);
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const bool is_extra = !options_->max_shard_bytes && source_.extra_file() == i;
+      if (!is_extra) shards.push_back(files_[i].shard);
+    }
     index_ = weights::shard_index_json(shards);
+  }
+
+  // Every tensor that the index names is in the file that it says: extra weights take the place of others.
+  [[nodiscard]] bool is_true(const std::string& index) const {
+    const auto parsed = weights::ShardIndex::parse(index, *source_.path_of(kIndexName));
+    return std::all_of(parsed.entries.begin(), parsed.entries.end(), [&](const auto& entry) {
+      const TensorRef* tensor = source_.find(entry.tensor);
+      return tensor != nullptr &&
+             file_name(source_.files()[tensor->file_index()].path()) == parsed.files[entry.file];
+    });
   }
 
   [[nodiscard]] bool changes_types() const {
@@ -251,7 +265,7 @@ class Conversion {
       write_text(to, with_dtype(read_text_file(from, kMaxConfigBytes)));
       return;
     }
-    const UniqueFd file = open_for_reading(from);
+    const UniqueFd file = open_regular_file(from);
     const FileIdentity identity = identify(file, from);
     weights::AtomicFile out(to);
     for (std::uint64_t done = 0; done < identity.size_bytes; done += piece_.size()) {

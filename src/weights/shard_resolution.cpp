@@ -165,7 +165,9 @@ bool is_model_file_name(std::string_view name) {
 
 ShardSet find_shards(const std::string& directory) {
   ShardSet set = find_model_shards(directory);
-  set.has_extra = has_entry(path_within(directory, std::string(kExtraFile)));
+  // One that an index names is a file like the others.
+  set.has_extra = has_entry(path_within(directory, std::string(kExtraFile))) &&
+                  std::find(set.files.begin(), set.files.end(), kExtraFile) == set.files.end();
   return set;
 }
 

@@ -17,7 +17,7 @@ struct ShardSet {
   std::string index_path;                 // where there is an index
   std::vector<std::string> missing = {};  // those of `files` that are not there
   std::string named_by = {};              // says why they should be
-  bool has_extra = false;                 // kExtraFile is there
+  bool has_extra = false;                 // kExtraFile is there, and not among the files
 };
 
 // Loaded after all others, of whatever name they are.

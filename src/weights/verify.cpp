@@ -176,7 +176,8 @@ class Verifier {
       }
     }
     for (const auto& [name, file] : expected) {
-      const bool known = std::binary_search(shards_.files.begin(), shards_.files.end(), name);
+      const bool known = std::binary_search(shards_.files.begin(), shards_.files.end(), name) ||
+                         (shards_.has_extra && name == kExtraFile);
       if (!known) {
         add(Kind::kDifference, path_within(directory_, std::string(name)), std::nullopt, std::nullopt,
             "in the manifest, but not one of the model's files");

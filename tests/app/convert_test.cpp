@@ -106,6 +106,33 @@ TEST_F(Convert, NothingChangedIsTheSameByteForByte) {
   }
 }
 
+// Extra weights take the place of tensors in other files, which an index that is copied would still name.
+TEST_F(Convert, IndexAgreesWithTheFilesWhereExtraWeightsReplaceTensors) {
+  synth({"--max-shard-size", "50K"});
+  const std::string name = ModelDirectory::open(in()).tensors()[0].info().name;
+  const std::string bytes = "new";
+  weights::write_safetensors(
+      in() + "/extra_weights.safetensors",
+      std::vector<weights::TensorData>{{name, DType::kU8, {3}, std::as_bytes(std::span(bytes))},
+                                       {"another", DType::kU8, {3}, std::as_bytes(std::span(bytes))}});
+  const auto expected = tensors(in());
+  ASSERT_EQ(expected.at(name), "U8 3:new");
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--dtype", "fp16"}, {"--max-shard-bytes", "70KiB"}}) {
+    SCOPED_TRACE(flags.empty() ? "nothing changed" : flags[0]);
+    fs::remove_all(out());
+    const ProcessResult result = convert(flags);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    if (flags.empty() || flags[0] != "--dtype") {
+      EXPECT_EQ(tensors(out()), expected);
+    } else {
+      EXPECT_EQ(tensors(out()).size(), expected.size());
+    }
+    const ProcessResult checked = metrale({"verify", out()});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  }
+}
+
 TEST_F(Convert, ReshardingKeepsEveryTensorAndWritesTheIndex) {
   synth();
   ASSERT_EQ(convert({"--max-shard-bytes", "50KiB"}).exit_code, 0);

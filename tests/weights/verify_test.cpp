@@ -228,6 +228,21 @@ TEST(VerifyExtra, WeightsAreHashedAndMayRepeatNames) {
   EXPECT_TRUE(report.problems.empty());
   EXPECT_EQ(report.found.files.size(), 2U);
   EXPECT_EQ(report.data_bytes, 6U);
+  EXPECT_TRUE(verify_weights(dir.path(), {.manifest = &report.found}).problems.empty());
+}
+
+TEST(VerifyExtra, OneThatIsGoneOrNewIsADifference) {
+  const TempDir dir;
+  const std::string bytes = "abc";
+  const std::vector<TensorData> a{{"a", DType::kU8, {3}, std::as_bytes(std::span(bytes))}};
+  const std::vector<TensorData> b{{"b", DType::kU8, {3}, std::as_bytes(std::span(bytes))}};
+  write_safetensors(dir.file("model.safetensors"), a);
+  const WeightManifest without = verify_weights(dir.path(), {}).found;
+  write_safetensors(dir.file("extra_weights.safetensors"), b);
+  const WeightManifest with = verify_weights(dir.path(), {}).found;
+  EXPECT_EQ(verify_weights(dir.path(), {.manifest = &without}).problems.size(), 1U);
+  std::filesystem::remove(dir.file("extra_weights.safetensors"));
+  EXPECT_EQ(verify_weights(dir.path(), {.manifest = &with}).problems.size(), 1U);
 }
 
 }  // namespace
