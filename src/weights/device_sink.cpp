@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <metrale/base/error.h>
@@ -12,14 +13,19 @@ namespace {
 // Converted elements are copied in pieces of so much, a few of which are on their way at a time.
 constexpr std::size_t kConvertedBytes = std::size_t{2} << 20;
 constexpr std::size_t kConvertedPieces = 4;
-constexpr std::size_t kHostStreams = 4;
+constexpr std::size_t kMostHostStreams = 4;
 constexpr std::size_t kConvertGrain = std::size_t{16} << 10;  // elements
+
+// Each copies with one thread; those that read need processors too, or the disk waits for them.
+std::size_t host_streams() {
+  return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 1, kMostHostStreams);
+}
 
 }  // namespace
 
 DeviceSink::DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets)
     : gpu_(gpu), is_host_(gpu.capabilities().host_memory_is_device_memory), targets_(std::move(targets)) {
-  const std::size_t streams = is_host_ ? kHostStreams : 1;
+  const std::size_t streams = is_host_ ? host_streams() : 1;
   for (std::size_t i = 0; i < streams; ++i) streams_.push_back(gpu::make_stream(gpu));
 }
 

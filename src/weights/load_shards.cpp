@@ -100,7 +100,11 @@ void LoadShards::open(LoadShard& shard, io::IoQueue* queue) {
   shard.buffered = io::File::open(file.path(), io::OpenMode::kRead, calls_);
   shard.buffered->check_unchanged(file.identity());
   if (shard.is_mapped()) {
-    shard.map = MappedFile(open_for_reading(file.path()), file.path());
+    const UniqueFd fd = open_regular_file(file.path());
+    shard.map = MappedFile(fd, file.path());
+    if (identify(fd, file.path()) != file.identity() || shard.map.bytes().size() != shard.size_bytes) {
+      throw IoError("cannot trust", file.path(), 0, 0, "another file is in its place, or it was cut");
+    }
     return;
   }
   if (shard.is_direct()) {
@@ -117,6 +121,8 @@ void LoadShards::open(LoadShard& shard, io::IoQueue* queue) {
 
 void LoadShards::fall_back(LoadShard& shard, int error_number) {
   if (!shard.is_direct()) return;
+  // What others have in the page cache stays there.
+  shard.drops_cache = shard.buffered->resident_bytes() <= shard.size_bytes / 2;
   shard.load.used = LoadPath::kBuffered;
   shard.load.fell_back = true;
   shard.load.reason = error_number == 0

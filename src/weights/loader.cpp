@@ -16,14 +16,16 @@ namespace metrale::weights {
 namespace {
 
 constexpr std::size_t kFewestChunks = 4;
-constexpr std::size_t kMostChunks = 1024;  // in flight
+constexpr std::uint64_t kMostChunkBytes = std::uint64_t{63} << 20;  // of which staging holds four
+constexpr std::size_t kMostChunks = 1024;                           // in flight
 constexpr std::uint64_t kPageBytes = 4096;
 // Threads that read directly wait for the disk most of the time.
 constexpr unsigned kDirectThreads = 8;
 
 void check(const LoadOptions& options) {
-  if (options.chunk_bytes < 2 * kPageBytes || options.chunk_bytes > (std::uint64_t{1} << 30)) {
-    throw InvalidArgument(fmt::format("chunk_bytes is {}; 8 KiB to 1 GiB are possible", options.chunk_bytes));
+  if (options.chunk_bytes < 2 * kPageBytes || options.chunk_bytes > kMostChunkBytes) {
+    throw InvalidArgument(
+        fmt::format("chunk_bytes is {}; 8 KiB to 63 MiB are possible", options.chunk_bytes));
   }
   if (options.staging_bytes > kMaxStagingBytes) {
     throw InvalidArgument(

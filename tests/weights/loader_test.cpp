@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <tuple>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <metrale/base/error.h>
 #include <metrale/io/fault.h>
 #include <metrale/io/file.h>
+#include <metrale/weights/tensor_rules.h>
 
 #include "weights/loader_support.h"
 
@@ -264,6 +266,7 @@ TEST(Loader, EveryScheduleOfFaultsEndsInTheRightBytesOrInAnError) {
     } catch (const IoError& error) {
       EXPECT_EQ(seed % 4, 0U) << error.what();
       EXPECT_THAT(error.what(), HasSubstr(".safetensors"));
+      EXPECT_THAT(error.what(), HasSubstr("from byte"));
       EXPECT_NE(error.error_number(), 0);
     }
   }
@@ -272,7 +275,77 @@ TEST(Loader, EveryScheduleOfFaultsEndsInTheRightBytesOrInAnError) {
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 
+TEST(Loader, ADirectLoadThatFallsBackLeavesThePageCacheAsItWas) {
+  const RandomModel model(18);
+  const auto directory = ModelDirectory::open(model.path());
+  for (const auto& file : directory.files()) {
+    io::File::open(file.path(), io::OpenMode::kReadWrite).sync();
+    io::File::open(file.path(), io::OpenMode::kRead).drop_cache({});
+  }
+  const auto file = io::File::open(directory.files()[0].path(), io::OpenMode::kRead);
+  if (file.resident_bytes() != 0) GTEST_SKIP() << "the page cache does not let go of the file here";
+  const auto loads = load_all(directory);
+  CollectingSink sink(loads);
+  LoadOptions load = small_chunks(LoadPath::kDirect);
+  load.make_engine = [](const io::IoOptions& options) {
+    auto engine = std::make_unique<io::FaultEngine>(io::make_io_engine(options));
+    engine->inject(io::IoFault::kError, 1, EINVAL);
+    return engine;
+  };
+  const LoadReport report = load_tensors(directory, loads, sink, load);
+  expect_whole(model, loads, sink);
+  ASSERT_TRUE(report.files[0].fell_back);
+  EXPECT_EQ(file.resident_bytes(), 0U);
+}
+
+TEST(Loader, ChunksOfAnySizeAndManyShardsAtOnceLoad) {
+  const RandomModel model(19);
+  const auto directory = ModelDirectory::open(model.path());
+  const auto loads = load_all(directory);
+  for (const std::uint64_t chunk : {std::uint64_t{8} << 10, std::uint64_t{10'000}, std::uint64_t{4} << 20}) {
+    for (const LoadPath path : {LoadPath::kDirect, LoadPath::kBuffered}) {
+      CollectingSink sink(loads, false);
+      LoadOptions load;
+      load.path = path;
+      load.chunk_bytes = chunk;
+      load.staging_bytes = kDeviceStagingBytes;
+      load.shards_at_once = 1'000;
+      (void)load_tensors(directory, loads, sink, load);
+      expect_whole(model, loads, sink);
+    }
+  }
+}
+
 // ---- what is asked for
+
+// What a rank of several loads: its experts and no vision tower, and the rest by name, place and type.
+TEST(Loader, RulesSayWhatIsReadAndWhatTheMemoryMustHold) {
+  const TempDir dir;
+  std::mt19937_64 random(20);
+  std::map<std::string, Bytes> bytes;
+  std::vector<TensorData> tensors;
+  for (const char* name :
+       {"model.layers.0.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.1.up_proj.weight",
+        "model.layers.0.mlp.experts.2.up_proj.weight", "model.layers.0.norm.weight", "visual.patch.weight"}) {
+    const Bytes& data = bytes[name] = random_bytes(random, 30'000);
+    tensors.push_back({name, DType::kU8, {data.size()}, data});
+  }
+  write_safetensors(dir.file("model.safetensors"), tensors);
+  const auto directory = ModelDirectory::open(dir.path());
+  TensorRules rules;
+  rules.skip_vision = true;
+  rules.experts = ExpertRange{1, 2};
+  const TensorSelection chosen = select_tensors(directory, rules);
+  std::vector<TensorLoad> loads;
+  for (const TensorRef& tensor : chosen.load) loads.push_back(TensorLoad::whole(tensor));
+  CollectingSink sink(loads);
+  const LoadReport report = load_tensors(directory, loads, sink, small_chunks(LoadPath::kBuffered));
+  ASSERT_EQ(loads.size(), 2U);
+  EXPECT_EQ(report.loaded_bytes, 60'000U);
+  EXPECT_EQ(report.loaded_bytes, chosen.load_bytes);
+  for (std::size_t i = 0; i < loads.size(); ++i)
+    EXPECT_EQ(sink.bytes(i), bytes.at(loads[i].tensor.info().name));
+}
 
 TEST(Loader, ReadsNoMoreThanTheRangesAndTheirEdges) {
   const TempDir dir;

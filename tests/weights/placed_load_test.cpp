@@ -3,6 +3,8 @@
 #include <cstring>
 #include <tuple>
 
+#include <gmock/gmock.h>
+
 #include <metrale/backends/cpu.h>
 #include <metrale/base/aligned_buffer.h>
 #include <metrale/base/checked.h>
@@ -128,6 +130,7 @@ TEST_P(PlacedLoad, WholeModelsAreReadToWhereTheyBelong) {
     // All but chunks of less than a unit of direct I/O.
     EXPECT_LE(sink.copied_bytes(), 2U * 4'096);
     EXPECT_EQ(sink.copied_bytes() + sink.placed_bytes(), directory.total_bytes());
+    for (const FileLoad& file : report.files) ASSERT_EQ(file.used, options().path);
     EXPECT_LE(report.read_bytes, directory.total_bytes() + report.chunks * 2 * 4'096);
   }
 }
@@ -176,6 +179,8 @@ TEST_P(PlacedLoad, FaultsEndInTheRightBytesOrInAnError) {
     } catch (const IoError& error) {
       EXPECT_EQ(seed % 4, 0U) << error.what();
       EXPECT_NE(error.error_number(), 0);
+      EXPECT_THAT(error.what(),
+                  testing::AllOf(testing::HasSubstr(".safetensors"), testing::HasSubstr("from byte")));
       EXPECT_TRUE(sink.guards_are_whole());
     }
   }

@@ -100,7 +100,9 @@ struct LoadOptions {
   std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
-  unsigned threads = 0;         // of reads without io_uring; 0: two fewer than processors, at most 16
+  // Of reads without io_uring. 0: one for each processor, two fewer where there are more than four, 2 to 16;
+  // of direct reads, which wait more than they work, at least 8.
+  unsigned threads = 0;
   io::IoEngineKind engine = io::IoEngineKind::kAuto;
   // Called between chunks with the bytes delivered and in all; false ends the load with Cancelled.
   std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;

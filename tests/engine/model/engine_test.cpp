@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests through the engine: ends, limits, cancellation, faults.
+#include <cerrno>
 #include <string>
 #include <support/temp_dir.h>
 #include <support/tiny_model.h>
@@ -9,6 +10,7 @@
 
 #include <metrale/base/error.h>
 #include <metrale/gpu/fault.h>
+#include <metrale/io/fault.h>
 
 #include "engine/model/harness.h"
 
@@ -302,6 +304,41 @@ TEST_F(EngineTest, CancelledLoadLeavesNothing) {
   options.load.progress = [](std::uint64_t done, std::uint64_t total) { return done * 2 < total; };
   EXPECT_THROW(engine::Engine(*gpu, dir.path(), options, clock), Cancelled);
   EXPECT_EQ(gpu->live_alloc_count(), 0U);
+}
+
+TEST_F(EngineTest, LoadThatFailsLeavesNothingAndNamesFileAndCause) {
+  const auto gpu = make_backend();
+  const SteadyClock clock;
+  options.load.path = weights::LoadPath::kBuffered;
+  options.load.make_engine = [](const io::IoOptions& with) {
+    auto engine = std::make_unique<io::FaultEngine>(io::make_io_engine(with));
+    engine->inject(io::IoFault::kError, 1, EIO);
+    return engine;
+  };
+  try {
+    const engine::Engine engine(*gpu, dir.path(), options, clock);
+    FAIL() << "the load went through";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.error_number(), EIO);
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("model.safetensors"), HasSubstr("from byte")));
+  }
+  EXPECT_EQ(gpu->live_alloc_count(), 0U);
+}
+
+TEST_F(EngineTest, TooLittleMemoryForTheWeightsIsFoundBeforeAnyIsRead) {
+  const auto small = make_backend(2, std::uint64_t{16} << 10);
+  const SteadyClock clock;
+  options.load.make_engine = [](const io::IoOptions&) -> std::unique_ptr<io::IoEngine> {
+    ADD_FAILURE() << "something was read";
+    return nullptr;
+  };
+  try {
+    const engine::Engine engine(*small, dir.path(), options, clock);
+    FAIL() << "the weights fitted into 16 KiB";
+  } catch (const OutOfMemory& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the model's weights do not fit"));
+  }
+  EXPECT_EQ(small->live_alloc_count(), 0U);
 }
 
 TEST_F(EngineTest, TooLittleMemoryForTheBlocksSaysWhatWouldFit) {
