@@ -13,6 +13,7 @@
 #include <metrale/weights/device_sink.h>
 #include <metrale/weights/file_layout.h>
 
+#include "weights/chunk_reads.h"
 #include "weights/loader_support.h"
 
 namespace metrale::weights {
@@ -150,6 +151,38 @@ TEST_P(PlacedLoad, RangesAnywhereLeaveTheirNeighboursAlone) {
   }
 }
 
+// Side by side in memory, but not in the file: what lies between them there must go nowhere.
+TEST_P(PlacedLoad, PlacesInLineOfTensorsThatAreApartGetNothingFromBetween) {
+  const TempDir dir;
+  std::mt19937_64 random(35);
+  std::vector<Bytes> data;
+  for (const std::size_t size : {50'000U, 3'000U, 4'096U, 50'000U, 200'000U, 1'000U, 300'000U}) {
+    data.push_back(random_bytes(random, size));
+  }
+  std::vector<TensorData> tensors;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    tensors.push_back({fmt::format("t{}", i), DType::kU8, {data[i].size()}, data[i]});
+  }
+  write_safetensors(dir.file("model.safetensors"), tensors);
+  const auto directory = ModelDirectory::open(dir.path());
+  std::vector<TensorLoad> loads;
+  std::vector<std::size_t> which{0, 2, 3, 4, 6};
+  for (const std::size_t i : which) loads.push_back(TensorLoad::whole(*directory.find(tensors[i].name)));
+  FileLayout packed;
+  packed.size_bytes = loads[0].tensor.info().offset_bytes % kFileLayoutAlignment;
+  for (const TensorLoad& load : loads) {
+    packed.offsets.push_back(packed.size_bytes);
+    packed.size_bytes += load.size_bytes;
+  }
+  PlacingSink sink(loads, packed);
+  LoadOptions load = options();
+  load.chunk_bytes = std::uint64_t{1} << 20;
+  load.staging_bytes = 0;
+  (void)load_tensors(directory, loads, sink, load);
+  for (std::size_t i = 0; i < which.size(); ++i) EXPECT_EQ(sink.bytes(i), data[which[i]]);
+  EXPECT_TRUE(sink.guards_are_whole());
+}
+
 // The right bytes, or an error with file and cause; in both cases nothing beside them.
 TEST_P(PlacedLoad, FaultsEndInTheRightBytesOrInAnError) {
   const RandomModel model(32);
@@ -196,6 +229,28 @@ INSTANTIATE_TEST_SUITE_P(Reads, PlacedLoad,
                            return fmt::format("{}_{}", to_string(std::get<0>(instance.param)),
                                               static_cast<int>(std::get<1>(instance.param)));
                          });
+
+TEST(ChunkReadsTest, PlacesFitWhereUnitsAreAsAlignedInMemoryAsTheyMustBe) {
+  const AlignedBuffer memory(8 * kPages, kPages);
+  LoadShard shard;
+  shard.load.used = LoadPath::kDirect;
+  shard.size_bytes = std::uint64_t{1} << 20;
+  shard.alignment = 512;
+  shard.memory_alignment = 4'096;
+  // Byte 512 of the file, the first of a whole unit, is the 413th of the chunk.
+  Chunk chunk{.begin = 100, .end = 9'000, .place = memory.data() + kPages - 412};
+  EXPECT_TRUE(ChunkReads::fits_place(chunk, shard));
+  chunk.place += 512;
+  EXPECT_FALSE(ChunkReads::fits_place(chunk, shard));
+  shard.memory_alignment = 512;
+  EXPECT_TRUE(ChunkReads::fits_place(chunk, shard));
+  chunk.end = 900;  // no whole unit
+  EXPECT_FALSE(ChunkReads::fits_place(chunk, shard));
+  shard.load.used = LoadPath::kBuffered;
+  EXPECT_TRUE(ChunkReads::fits_place(chunk, shard));
+  shard.load.used = LoadPath::kMap;
+  EXPECT_FALSE(ChunkReads::fits_place(chunk, shard));
+}
 
 // ---- host memory as device memory
 
