@@ -16,6 +16,7 @@
 #include <metrale/gpu/stream.h>
 
 #include "backends/cpu/checks.h"
+#include "backends/cpu/failure.h"
 #include "backends/cpu/host_memory.h"
 #include "conformance/test_kernels.h"
 
@@ -247,6 +248,22 @@ TEST(HostMemory, BudgetIsNotExceededByThreadsAtOnce) {
   EXPECT_EQ(total, 33U);
   EXPECT_EQ(memory.free_bytes(), 10U);
   EXPECT_EQ(memory.sweep(), 33U);
+}
+
+TEST(CpuStreamFailure, KernelThatFoundNoMemoryHasCudasNumberForIt) {
+  const auto code_of = [](auto&& work) {
+    try {
+      cpu::throw_if_failed(cpu::run_and_catch(work, [] { return std::string("kernel k"); }));
+    } catch (const DeviceError& error) {
+      EXPECT_NE(std::string(error.what()).find("kernel k"), std::string::npos);
+      return error.code();
+    }
+    return 0;
+  };
+  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }), 2);
+  EXPECT_EQ(code_of([] { throw OutOfMemory("host", 100, 0); }), 2);
+  EXPECT_EQ(code_of([] { throw std::runtime_error("no"); }), 1);
+  EXPECT_EQ(code_of([] {}), 0);
 }
 
 }  // namespace

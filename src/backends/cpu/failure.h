@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 
 #include <metrale/base/error.h>
@@ -14,7 +15,10 @@ namespace metrale::backends::cpu {
 struct StreamFailure {
   std::string call;
   std::string detail;
+  int code = 1;
 };
+// CUDA's number for the same.
+inline constexpr int kOutOfMemoryCode = 2;
 using FailurePtr = std::shared_ptr<const StreamFailure>;
 
 // Runs `work`. Null where it returns, else what it threw, under the name that `name()` makes.
@@ -23,6 +27,11 @@ template <class Work, class Name>
   try {
     work();
     return nullptr;
+  } catch (const std::bad_alloc&) {
+    return std::make_shared<const StreamFailure>(
+        StreamFailure{name(), "not enough host memory", kOutOfMemoryCode});
+  } catch (const OutOfMemory& error) {
+    return std::make_shared<const StreamFailure>(StreamFailure{name(), error.what(), kOutOfMemoryCode});
   } catch (const std::exception& error) {
     return std::make_shared<const StreamFailure>(StreamFailure{name(), error.what()});
   } catch (...) {
@@ -32,7 +41,7 @@ template <class Work, class Name>
 }
 
 inline void throw_if_failed(const FailurePtr& failure) {
-  if (failure != nullptr) throw DeviceError(failure->call, 1, failure->detail);
+  if (failure != nullptr) throw DeviceError(failure->call, failure->code, failure->detail);
 }
 
 }  // namespace metrale::backends::cpu
