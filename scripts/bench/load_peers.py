@@ -251,6 +251,17 @@ def processor():
     return platform.processor()
 
 
+def versions(python):
+    """Of the packages that the interpreter has, of those that are measured."""
+    names = [line.split("==")[0] for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines() if "==" in line] + ["instanttensor"]
+    code = ("import sys\nfrom importlib.metadata import PackageNotFoundError, version\nfor name in sys.argv[1:]:\n"
+            "    try:\n        print(name + ' ' + version(name))\n    except PackageNotFoundError:\n        pass")
+    try:
+        return ", ".join(subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=False).stdout.split("\n")[:-1])
+    except OSError:
+        return "versions unknown"
+
+
 def card():
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
@@ -260,7 +271,7 @@ def report(sections, arguments):
     """In the form of bench/support/report.h."""
     describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
     commit = arguments.commit or subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
-    packages = ", ".join(line for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines() if "==" in line)
+    packages = versions(arguments.python or VENV / "bin/python")
     place = "the host" if arguments.device == "cpu" else card()
     before = ("files in memory" if arguments.warm
               else "pages of the files dropped before every load and none found by mincore")
