@@ -16,8 +16,7 @@ namespace {
 
 constexpr const char* kMemoryAdvice =
     ": lower what the command has of --max-in-flight, --max-batch-size, --max-seq-len and --kv-blocks, or "
-    "cut "
-    "the input into smaller files\n";
+    "cut the input into smaller files\n";
 
 // Work on a device, the CPU's included, that found no memory while it ran.
 bool is_device_out_of_memory(const std::exception& error) {
