@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <metrale/io/fault.h>
 #include <metrale/weights/loader.h>
 #include <metrale/weights/safetensors_writer.h>
 
@@ -81,6 +82,22 @@ inline LoadOptions small_chunks(LoadPath path = LoadPath::kAuto,
   options.chunk_bytes = std::uint64_t{16} << 10;
   options.staging_bytes = std::uint64_t{160} << 10;
   return options;
+}
+
+// An engine with random faults; only with every fourth seed are there some that end a load.
+inline auto faulty_engine(std::uint64_t seed) {
+  return [seed](const io::IoOptions& options) {
+    const io::IoFaultRates rates{.seed = seed,
+                                 .shortened = 60,
+                                 .interrupted = 30,
+                                 .again = 30,
+                                 .failed = seed % 4 == 0 ? 20U : 0U,
+                                 .stale = 30,
+                                 .duplicate = 30,
+                                 .late = 60,
+                                 .refused = 30};
+    return std::make_unique<io::FaultEngine>(io::make_io_engine(options), rates);
+  };
 }
 
 // Keeps what comes; checks that pieces are whole elements within their load.

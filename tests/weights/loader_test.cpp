@@ -247,18 +247,7 @@ TEST(Loader, EveryScheduleOfFaultsEndsInTheRightBytesOrInAnError) {
     CollectingSink sink(loads, seed % 2 == 0);
     LoadOptions load = small_chunks(seed % 3 == 0 ? LoadPath::kBuffered : LoadPath::kDirect,
                                     seed % 5 == 0 ? io::IoEngineKind::kPosix : io::IoEngineKind::kUring);
-    load.make_engine = [seed](const io::IoOptions& options) {
-      const io::IoFaultRates rates{.seed = seed,
-                                   .shortened = 60,
-                                   .interrupted = 30,
-                                   .again = 30,
-                                   .failed = seed % 4 == 0 ? 20U : 0U,
-                                   .stale = 30,
-                                   .duplicate = 30,
-                                   .late = 60,
-                                   .refused = 30};
-      return std::make_unique<io::FaultEngine>(io::make_io_engine(options), rates);
-    };
+    load.make_engine = faulty_engine(seed);
     try {
       (void)load_tensors(directory, loads, sink, load);
       expect_whole(model, loads, sink);
