@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <sys/stat.h>
 #include <unordered_map>
 #include <utility>
 #include <weights/json.h>
@@ -17,14 +16,6 @@
 
 namespace metrale::weights {
 namespace {
-
-// Opening a named pipe would wait for a writer, so the type is asked for first.
-void require_regular_file(const std::string& path) {
-  struct stat info{};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    throw InvalidArgument(fmt::format("'{}' is not a regular file", path));
-  }
-}
 
 std::uint64_t container_size(const SafetensorsOptions& options, std::uint64_t file_size_bytes,
                              const std::string& path) {
@@ -54,7 +45,6 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
 
 SafetensorsFile SafetensorsFile::open(const std::string& path, const SafetensorsOptions& options) {
-  require_regular_file(path);
   SafetensorsFile file;
   file.path_ = path;
   file.fd_ = open_regular_file(path);
