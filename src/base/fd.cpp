@@ -71,6 +71,14 @@ void read_exactly(const UniqueFd& fd, std::span<std::byte> out, std::uint64_t of
   }
 }
 
+void read_exactly_no_further(const UniqueFd& fd, std::span<std::byte> out, std::uint64_t offset,
+                             const std::string& path) {
+  // Advice: where it is refused, only the page cache is fuller.
+  static_cast<void>(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM));
+  read_exactly(fd, out, offset, path);
+  static_cast<void>(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_NORMAL));
+}
+
 std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
   const UniqueFd fd = open_regular_file(path);
   const std::uint64_t size = identify(fd, path).size_bytes;

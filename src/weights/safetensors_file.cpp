@@ -54,11 +54,11 @@ SafetensorsFile SafetensorsFile::open(const std::string& path, const Safetensors
   std::array<std::byte, kLengthPrefixBytes> storage{};
   const std::span<std::byte> prefix =
       std::span(storage).first(static_cast<std::size_t>(std::min(container_bytes, kLengthPrefixBytes)));
-  read_exactly(file.fd_, prefix, options.container_offset_bytes, path);
+  read_exactly_no_further(file.fd_, prefix, options.container_offset_bytes, path);
   const std::uint64_t length = SafetensorsHeader::parse_length(prefix, container_bytes, path, options);
 
   PaddedBuffer text(length);
-  read_exactly(file.fd_, text.bytes(), options.container_offset_bytes + kLengthPrefixBytes, path);
+  read_exactly_no_further(file.fd_, text.bytes(), options.container_offset_bytes + kLengthPrefixBytes, path);
   file.header_ = SafetensorsHeader::parse_padded(text.text(), container_bytes, path, options);
   return file;
 }

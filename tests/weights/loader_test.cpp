@@ -448,6 +448,21 @@ TEST(Loader, AMemoryFileSystemIsReadThroughItsPages) {
   std::filesystem::remove_all(where);
 }
 
+// The system would read megabytes on from the header.
+TEST(Loader, OpeningAModelReadsItsHeadersAndNothingAhead) {
+  const TempDir dir;
+  const Bytes data(std::size_t{16} << 20);
+  const std::string path = dir.file("model.safetensors");
+  write_safetensors(path, std::vector<TensorData>{{"t", DType::kU8, {data.size()}, data}});
+  io::File::open(path, io::OpenMode::kReadWrite).sync();
+  const auto file = io::File::open(path, io::OpenMode::kRead);
+  file.drop_cache({});
+  if (file.resident_bytes() != 0) GTEST_SKIP() << "the page cache does not let go of the file here";
+  const auto directory = ModelDirectory::open(dir.path());
+  EXPECT_LE(file.resident_bytes(), 4'096U);
+  EXPECT_EQ(directory.tensors().size(), 1U);
+}
+
 TEST(Loader, ADirectLoadLeavesThePageCacheAlone) {
   const RandomModel model(17);
   const auto directory = ModelDirectory::open(model.path());

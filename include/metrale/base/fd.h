@@ -55,6 +55,10 @@ struct FileIdentity {
 void read_exactly(const UniqueFd& fd, std::span<std::byte> out, std::uint64_t offset,
                   const std::string& path);
 
+// As read_exactly; of what follows, the system reads nothing ahead.
+void read_exactly_no_further(const UniqueFd& fd, std::span<std::byte> out, std::uint64_t offset,
+                             const std::string& path);
+
 // The whole regular file; refuses one larger than `max_bytes` before reading it. Throws IoError, FormatError.
 [[nodiscard]] std::string read_text_file(const std::string& path, std::uint64_t max_bytes);
 
