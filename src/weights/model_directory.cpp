@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <optional>
 #include <sys/stat.h>
+#include <thread>
 #include <weights/names.h>
 #include <weights/shard_resolution.h>
 
@@ -10,10 +13,44 @@
 
 #include <metrale/base/error.h>
 #include <metrale/base/log.h>
+#include <metrale/base/thread_pool.h>
 #include <metrale/weights/model_directory.h>
 
 namespace metrale::weights {
 namespace {
+
+constexpr std::size_t kMostOpeners = 8;
+
+// Side by side: of many tensors, the headers take longer than the disk. Throws the first file's error.
+std::vector<SafetensorsFile> open_files(const std::string& directory, const std::vector<std::string>& names,
+                                        TrailingBytes trailing_bytes) {
+  std::vector<std::optional<SafetensorsFile>> opened(names.size());
+  std::vector<std::exception_ptr> errors(names.size());
+  const auto open = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      try {
+        opened[i] =
+            SafetensorsFile::open(path_within(directory, names[i]), {.trailing_bytes = trailing_bytes});
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  if (names.size() == 1) {
+    open(0, 1);
+  } else {
+    const std::size_t processors = std::max(1U, std::thread::hardware_concurrency());
+    ThreadPool pool(static_cast<unsigned>(std::min({names.size(), processors, kMostOpeners})));
+    pool.parallel_for(names.size(), 1, open);
+  }
+  std::vector<SafetensorsFile> files;
+  files.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (errors[i] != nullptr) std::rethrow_exception(errors[i]);
+    files.push_back(std::move(*opened[i]));
+  }
+  return files;
+}
 
 std::vector<TensorRef> all_tensors(const std::vector<SafetensorsFile>& files) {
   std::vector<TensorRef> tensors;
@@ -74,10 +111,7 @@ ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trail
   ModelDirectory directory;
   directory.path_ = single ? directory_of(path) : path;
   const ShardSet shards = single ? *single : resolve_shards(path);
-  for (const std::string& file : shards.files) {
-    directory.files_.push_back(
-        SafetensorsFile::open(path_within(directory.path_, file), {.trailing_bytes = trailing_bytes}));
-  }
+  directory.files_ = open_files(directory.path_, shards.files, trailing_bytes);
   if (shards.index) {
     directory.tensors_ = assigned_tensors(directory.files_, *shards.index, shards.index_path);
     warn_unassigned(directory.files_, directory.tensors_.size(), shards.index_path);

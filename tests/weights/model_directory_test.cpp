@@ -299,6 +299,20 @@ TEST(ModelDirectory, ATruncatedShardIsNamedWhenTheDirectoryIsOpened) {
   EXPECT_THAT(text, HasSubstr("truncated: 100 bytes of data needed, 75 there"));
 }
 
+// Shards are opened side by side.
+TEST(ModelDirectory, OfSeveralBrokenShardsTheFirstIsNamed) {
+  const TempDir dir;
+  std::map<std::string, std::string> weight_map;
+  for (char name = 'a'; name < 'i'; ++name) {
+    const std::string file = std::string("f") + name;
+    write_shard(dir.file(file), {{std::string(1, name), "1234"}});
+    weight_map[std::string(1, name)] = file;
+  }
+  write_index(dir, weight_map);
+  for (const char* file : {"fc", "fd", "fg", "fh"}) std::filesystem::resize_file(dir.file(file), 4);
+  for (int i = 0; i < 50; ++i) ASSERT_THAT(failure<FormatError>(dir.path()), HasSubstr("/fc'"));
+}
+
 TEST(ModelDirectory, AWrongTotalSizeIsOnlyAWarning) {
   const TempDir dir;
   write_shard(dir.file("f1"), {{"a", "12345"}});
