@@ -33,6 +33,11 @@ std::optional<AllocationUse> AllocationBook::use_of(std::uint64_t address) const
   return std::nullopt;
 }
 
+DeviceRange AllocationBook::allocation_of(DevicePtr ptr) const {
+  const auto use = use_of(ptr.address());
+  return use ? DeviceRange{use->info.base, use->info.bytes} : DeviceRange{};
+}
+
 void AllocationBook::expect_range(DevicePtr ptr, std::uint64_t bytes, const char* what) const {
   const auto use = use_of(ptr.address());
   if (!use) {

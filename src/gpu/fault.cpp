@@ -89,6 +89,9 @@ class Fault final : public FaultBackend {
   [[nodiscard]] std::span<std::byte> do_host_range(DevicePtr ptr, std::size_t bytes) override {
     return inner_.host_range(ptr, bytes);
   }
+  [[nodiscard]] DeviceRange do_allocation_of(DevicePtr ptr) const override {
+    return inner_.allocation_of(ptr);
+  }
 
   void do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) override {
     fail_if_due(FaultPoint::kCopy, "copy_h2d_blocking");

@@ -71,6 +71,42 @@ TEST_P(GpuBackendConformance, InteriorAddressesReachTheirAllocation) {
   EXPECT_EQ(read<std::uint32_t>(buffer.ptr().offset(4), 3), (std::vector<std::uint32_t>{2, 9, 4}));
 }
 
+TEST_P(GpuBackendConformance, AnAddressBelongsToItsAllocationAndToNoOther) {
+  const DeviceBuffer first(gpu_, 300);
+  const DeviceBuffer second(gpu_, 500);
+  const DevicePtr arena = gpu_.alloc_arena(700);
+  const auto expect_in = [&](DevicePtr base, std::uint64_t bytes) {
+    for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{1}, bytes - 1}) {
+      const DeviceRange found = gpu_.allocation_of(base.offset(at));
+      EXPECT_EQ(found.ptr, base) << at;
+      EXPECT_EQ(found.bytes, bytes) << at;
+    }
+    EXPECT_NE(gpu_.allocation_of(base.offset(bytes)).ptr, base);
+  };
+  expect_in(first.ptr(), 300);
+  expect_in(second.ptr(), 500);
+  expect_in(arena, 700);
+
+  gpu_.free_arena(arena);
+
+  EXPECT_EQ(gpu_.allocation_of(arena).bytes, 0U);
+  EXPECT_EQ(gpu_.allocation_of(DevicePtr()).bytes, 0U);
+}
+
+TEST_P(GpuBackendConformance, HostMemoryBehindAnAddressIsTheDevices) {
+  const DeviceBuffer buffer = upload<std::uint32_t>({1, 2, 3, 4});
+  if (!gpu_.capabilities().host_memory_is_device_memory) {
+    EXPECT_THROW(static_cast<void>(gpu_.host_range(buffer.ptr(), 4)), Unsupported);
+    return;
+  }
+  const std::span<std::byte> range = gpu_.host_range(buffer.ptr().offset(4), 8);
+  ASSERT_EQ(range.size(), 8U);
+  const std::uint32_t nine = 9;
+  std::memcpy(range.data(), &nine, sizeof nine);
+  EXPECT_EQ(read<std::uint32_t>(buffer.ptr(), 4), (std::vector<std::uint32_t>{1, 9, 3, 4}));
+  EXPECT_THROW(static_cast<void>(gpu_.host_range(buffer.ptr().offset(4), 13)), InvalidArgument);
+}
+
 TEST_P(GpuBackendConformance, AccessBeyondAnAllocationIsRefused) {
   const DeviceBuffer buffer(gpu_, 64);
   const DeviceBuffer other(gpu_, 128);

@@ -32,6 +32,8 @@ class AllocationBook {
   static AllocationInfo remove(AllocationLedger& ledger, DevicePtr ptr, const char* call);
   // The live allocation of any kind that holds `address`.
   [[nodiscard]] std::optional<AllocationUse> use_of(std::uint64_t address) const;
+  // As GpuBackend::allocation_of.
+  [[nodiscard]] DeviceRange allocation_of(DevicePtr ptr) const;
   // Throws InvalidArgument naming `what` where the range does not lie in one live allocation.
   void expect_range(DevicePtr ptr, std::uint64_t bytes, const char* what) const;
   // Grows whenever an allocation of any kind dies.

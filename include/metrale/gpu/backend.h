@@ -63,6 +63,9 @@ class GpuBackend {
   // but what the caller synchronised. Needs capabilities().host_memory_is_device_memory.
   [[nodiscard]] std::span<std::byte> host_range(DevicePtr ptr, std::size_t bytes);
 
+  // The live allocation of any kind that `ptr` points into; of no bytes where there is none.
+  [[nodiscard]] DeviceRange allocation_of(DevicePtr ptr) const { return do_allocation_of(ptr); }
+
   // Blocking copies, ordered after nothing but what the caller synchronised. Source and destination of a
   // device-to-device copy do not overlap (InvalidArgument).
   void copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src);
@@ -192,6 +195,7 @@ class GpuBackend {
   virtual void do_free_pinned(std::span<std::byte> memory) = 0;
   [[nodiscard]] virtual DevicePtr do_device_address_of_pinned(const std::byte* host);
   [[nodiscard]] virtual std::span<std::byte> do_host_range(DevicePtr ptr, std::size_t bytes);
+  [[nodiscard]] virtual DeviceRange do_allocation_of(DevicePtr ptr) const = 0;
   virtual void do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) = 0;
   virtual void do_copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src) = 0;
   virtual void do_copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t bytes) = 0;

@@ -83,7 +83,7 @@ struct AllocationSiteReport {
   std::uint64_t count = 0;
 };
 
-// Bytes of device memory that somebody else owns: a variable of a module.
+// Bytes of device memory side by side: an allocation, a variable of a module.
 struct DeviceRange {
   DevicePtr ptr;
   std::uint64_t bytes = 0;

@@ -97,6 +97,9 @@ DevicePtr CpuBackend::do_device_address_of_pinned(const std::byte* host) {
 std::span<std::byte> CpuBackend::do_host_range(DevicePtr ptr, std::size_t bytes) {
   return {memory_.range(ptr, bytes, "host_range"), bytes};
 }
+gpu::DeviceRange CpuBackend::do_allocation_of(DevicePtr ptr) const {
+  return memory_.book().allocation_of(ptr);
+}
 
 std::vector<gpu::AllocationSiteReport> CpuBackend::do_alloc_report(std::size_t top,
                                                                    std::uint64_t min_bytes) const {

@@ -36,6 +36,7 @@ class CpuBackend final : public gpu::GpuBackend {
   void do_free_pinned(std::span<std::byte> memory) override;
   [[nodiscard]] DevicePtr do_device_address_of_pinned(const std::byte* host) override;
   [[nodiscard]] std::span<std::byte> do_host_range(DevicePtr ptr, std::size_t bytes) override;
+  [[nodiscard]] gpu::DeviceRange do_allocation_of(DevicePtr ptr) const override;
   void do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) override;
   void do_copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src) override;
   void do_copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t bytes) override;

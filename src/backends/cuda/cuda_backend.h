@@ -56,6 +56,9 @@ class CudaBackend final : public gpu::GpuBackend {
   [[nodiscard]] std::span<std::byte> do_alloc_pinned(std::size_t bytes) override;
   void do_free_pinned(std::span<std::byte> memory) override;
   [[nodiscard]] DevicePtr do_device_address_of_pinned(const std::byte* host) override;
+  [[nodiscard]] gpu::DeviceRange do_allocation_of(DevicePtr ptr) const override {
+    return memory_.book().allocation_of(ptr);
+  }
   void do_copy_h2d_blocking(DevicePtr dst, std::span<const std::byte> src) override;
   void do_copy_d2h_blocking(std::span<std::byte> dst, DevicePtr src) override;
   void do_copy_d2d_blocking(DevicePtr dst, DevicePtr src, std::size_t bytes) override;

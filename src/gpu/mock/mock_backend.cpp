@@ -115,6 +115,11 @@ DevicePtr Mock::do_device_address_of_pinned(const std::byte* host) {
   return memory_.address_of_pinned(host);
 }
 
+DeviceRange Mock::do_allocation_of(DevicePtr ptr) const {
+  const std::scoped_lock lock(mutex_);
+  return memory_.allocation_of(ptr);
+}
+
 std::uint64_t Mock::do_free_memory_bytes() const {
   const std::scoped_lock lock(mutex_);
   return memory_.free_bytes();

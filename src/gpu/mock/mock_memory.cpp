@@ -94,6 +94,11 @@ const MockMemory::Block* MockMemory::find(std::uint64_t address) const {
   return address - block.base.address() < block.bytes ? &block : nullptr;
 }
 
+DeviceRange MockMemory::allocation_of(DevicePtr ptr) const {
+  const Block* const block = find(ptr.address());
+  return block == nullptr ? DeviceRange{} : DeviceRange{block->base, block->bytes};
+}
+
 std::byte* MockMemory::range(DevicePtr ptr, std::uint64_t bytes, const char* what) const {
   const Block* const block = find(ptr.address());
   if (block == nullptr) {

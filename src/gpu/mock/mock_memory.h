@@ -51,6 +51,8 @@ class MockMemory {
 
   // Host bytes of a range inside one live allocation. Throws InvalidArgument naming `what`.
   [[nodiscard]] std::byte* range(DevicePtr ptr, std::uint64_t bytes, const char* what) const;
+  // As GpuBackend::allocation_of.
+  [[nodiscard]] DeviceRange allocation_of(DevicePtr ptr) const;
   [[nodiscard]] bool is_live(std::uint64_t address) const { return find(address) != nullptr; }
   [[nodiscard]] std::span<std::byte> to_the_end(DevicePtr ptr) const;
 
