@@ -35,7 +35,7 @@ struct LoadBenchFlags {
   bool file_layout = false;
   unsigned runs = 3;
   std::string staging;
-  std::string chunk = "2M";
+  std::string chunk;
   std::string engine = "auto";
   unsigned read_threads = 0;
   bool json = false;
@@ -82,7 +82,7 @@ std::vector<std::string> parse_paths(const LoadBenchFlags& flags) {
 weights::LoadOptions load_options(const LoadBenchFlags& flags) {
   weights::LoadOptions options;
   options.staging_bytes = flags.staging.empty() ? 0 : parse_bytes(flags.staging, "--staging");
-  options.chunk_bytes = parse_bytes(flags.chunk, "--chunk");
+  options.chunk_bytes = flags.chunk.empty() ? 0 : parse_bytes(flags.chunk, "--chunk");
   options.engine = flags.engine == "posix"      ? io::IoEngineKind::kPosix
                    : flags.engine == "io_uring" ? io::IoEngineKind::kUring
                                                 : io::IoEngineKind::kAuto;
@@ -151,14 +151,15 @@ ordered_json as_json(const std::vector<Sample>& samples, const std::vector<Sampl
 }
 
 ordered_json report_json(const LoadBenchFlags& flags, Subject& subject, const std::vector<Row>& rows) {
+  const weights::RingShape ring = subject.ring(load_options(flags));
   ordered_json json{{"path", flags.path},
                     {"files", subject.files()},
                     {"tensors", subject.tensors()},
                     {"tensor_bytes", subject.tensor_bytes()},
                     {"file_bytes", subject.file_bytes()},
                     {"runs", flags.runs},
-                    {"staging_bytes", subject.staging_bytes(load_options(flags))},
-                    {"chunk_bytes", parse_bytes(flags.chunk, "--chunk")},
+                    {"staging_bytes", ring.staging_bytes},
+                    {"chunk_bytes", ring.chunk_bytes},
                     {"file_layout", flags.file_layout},
                     {"paths", ordered_json::array()}};
   const Row* raw = flags.raw ? &rows.front() : nullptr;
@@ -226,7 +227,8 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
       ->capture_default_str();
   command.add_option("--staging", flags->staging,
                      "Staging memory, at most 256M (default: 16M for host memory, else 64M)");
-  command.add_option("--chunk", flags->chunk, "Bytes of one read")->capture_default_str();
+  command.add_option("--chunk", flags->chunk,
+                     "Bytes of one read (default: 1M on the way to host memory, else 2M)");
   command.add_option("--engine", flags->engine, "What carries reads: auto, io_uring or posix")
       ->check(CLI::IsMember({"auto", "io_uring", "posix"}))
       ->capture_default_str();

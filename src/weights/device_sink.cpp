@@ -39,8 +39,8 @@ DeviceSink::~DeviceSink() {
   }
 }
 
-std::uint64_t DeviceSink::do_wanted_staging_bytes() const {
-  return is_host_ ? kHostStagingBytes : kDeviceStagingBytes;
+RingShape DeviceSink::do_wanted_ring() const {
+  return is_host_ ? kHostRing : kDeviceRing;
 }
 
 std::span<std::byte> DeviceSink::do_staging(std::size_t bytes) {
@@ -61,7 +61,15 @@ void DeviceSink::do_take(const Piece& piece) {
                       target.address.offset(piece.offset_bytes).address()) {
     return;  // it was read to its place
   }
-  gpu_.copy_h2d_async_retained(target.address.offset(piece.offset_bytes), piece.bytes, stream());
+  const DevicePtr to = target.address.offset(piece.offset_bytes);
+  if (run_.extend(to, piece.bytes)) return;
+  enqueue_run();
+  run_ = CopyRun(to, piece.bytes, gpu_.allocation_of(to));
+}
+
+void DeviceSink::enqueue_run() {
+  if (!run_.bytes().empty()) gpu_.copy_h2d_async_retained(run_.to(), run_.bytes(), stream());
+  run_ = {};
 }
 
 DeviceSink::Converted& DeviceSink::next_converted() {
@@ -97,6 +105,7 @@ void DeviceSink::convert(const TensorTarget& target, const Piece& piece) {
 }
 
 void DeviceSink::do_end_chunk(std::size_t chunk) {
+  enqueue_run();
   if (chunk_events_.size() <= chunk) chunk_events_.resize(chunk + 1);
   if (chunk_events_[chunk].is_empty()) chunk_events_[chunk] = gpu::make_event(gpu_);
   gpu_.record_event(chunk_events_[chunk].ref(), stream());

@@ -63,7 +63,7 @@ class LoadStream {
   const ModelDirectory& directory_;
   std::span<const TensorLoad> loads_;
   PieceSink& sink_;
-  const LoadOptions& options_;
+  const LoadOptions options_;
   LoadList list_;
   LoadReport report_;
   LoadShards shards_;

@@ -22,7 +22,9 @@ constexpr std::uint64_t kPageBytes = 4096;
 // Threads that read directly wait for the disk most of the time.
 constexpr unsigned kDirectThreads = 8;
 
-void check(const LoadOptions& options) {
+// What was left to the sink is filled in, but for the size of the ring, which depends on the files.
+LoadOptions settle(LoadOptions options, const PieceSink& sink) {
+  if (options.chunk_bytes == 0) options.chunk_bytes = sink.wanted_ring().chunk_bytes;
   if (options.chunk_bytes < 2 * kPageBytes || options.chunk_bytes > kMostChunkBytes) {
     throw InvalidArgument(
         fmt::format("chunk_bytes is {}; 8 KiB to 63 MiB are possible", options.chunk_bytes));
@@ -31,6 +33,7 @@ void check(const LoadOptions& options) {
     throw InvalidArgument(
         fmt::format("staging_bytes is {}; at most {} are used", options.staging_bytes, kMaxStagingBytes));
   }
+  return options;
 }
 
 // Refusals of direct I/O that some file systems give at the first transfer, not at open.
@@ -74,12 +77,12 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
     : directory_(directory),
       loads_(loads),
       sink_(sink),
-      options_(options),
-      list_((check(options), order_loads(directory, loads, sink))),
-      shards_(directory, list_, options),
+      options_(settle(options, sink)),
+      list_(order_loads(directory, loads, sink)),
+      shards_(directory, list_, options_),
       chunks_(
-          (shards_.settle_places(list_), cut_chunks(loads, list_, {options.chunk_bytes, shards_.alignment()},
-                                                    sink.wants_order() ? 1 : options.shards_at_once))) {
+          (shards_.settle_places(list_), cut_chunks(loads, list_, {options_.chunk_bytes, shards_.alignment()},
+                                                    sink.wants_order() ? 1 : options_.shards_at_once))) {
   shards_.count_chunks(chunks_);
   settle_chunks();
   allocate();
@@ -98,9 +101,9 @@ void LoadStream::allocate() {
   // In flight are as many chunks as staging would hold, though those that are read in place take none of it.
   const std::uint64_t largest =
       round_up(options_.chunk_bytes + kMostElementBytes + 2 * shards_.alignment(), kPageBytes);
-  const std::uint64_t staging_bytes = options_.staging_bytes != 0
-                                          ? options_.staging_bytes
-                                          : std::max(sink_.wanted_staging_bytes(), kFewestChunks * largest);
+  const std::uint64_t staging_bytes =
+      options_.staging_bytes != 0 ? options_.staging_bytes
+                                  : std::max(sink_.wanted_ring().staging_bytes, kFewestChunks * largest);
   const std::uint64_t most = std::min(staging_bytes, kMaxStagingBytes) / largest;
   if (most < kFewestChunks) {
     throw InvalidArgument(fmt::format("staging of {} bytes holds {} chunks of {}; at least {} are needed",

@@ -6,7 +6,9 @@
 #include <metrale/base/checked.h>
 #include <metrale/base/error.h>
 #include <metrale/gpu/fault.h>
+#include <metrale/gpu/mock.h>
 #include <metrale/weights/device_sink.h>
+#include <metrale/weights/file_layout.h>
 
 #include "weights/loader_support.h"
 
@@ -52,6 +54,46 @@ TEST_F(DeviceSinkTest, TensorsArriveWhereTheyAreWanted) {
       ASSERT_EQ(got, model_.bytes(loads_[i].tensor.info().name)) << to_string(path);
     }
   }
+}
+
+TEST_F(DeviceSinkTest, TensorsSideBySideInFileAndMemoryAreCopiedTogether) {
+  const auto gpu = gpu::make_mock_backend({});
+  const FileLayout layout = file_layout(loads_);
+  const gpu::DeviceBuffer slab(*gpu, layout.size_bytes);
+  std::vector<TensorTarget> where;
+  for (const std::uint64_t offset : layout.offsets) {
+    where.push_back({.address = slab.ptr().offset(offset), .convert = {}});
+  }
+  LoadOptions whole;
+  whole.path = LoadPath::kBuffered;
+  DeviceSink sink(*gpu, where);
+  const LoadReport report = load_tensors(directory_, loads_, sink, whole);
+  EXPECT_LT(report.chunks, loads_.size());
+  EXPECT_EQ(gpu->stats().h2d_copies, report.chunks);
+  for (std::size_t i = 0; i < loads_.size(); ++i) {
+    Bytes got(loads_[i].size_bytes);
+    gpu->copy_d2h_blocking(got, where[i].address);
+    ASSERT_EQ(got, model_.bytes(loads_[i].tensor.info().name));
+  }
+}
+
+// They may be neighbours in the file, and in memory by chance.
+TEST(CopyRunTest, EndsWhereFileOrMemoryOrAllocationDo) {
+  const Bytes chunk(300);
+  const std::span<const std::byte> bytes(chunk);
+  constexpr DevicePtr kBase(0x1000);
+  const gpu::DeviceRange allocation{kBase, 256};
+  CopyRun run(kBase, bytes.first(100), allocation);
+  EXPECT_FALSE(run.extend(kBase.offset(100), bytes.subspan(101, 10))) << "a gap in the file";
+  EXPECT_FALSE(run.extend(kBase.offset(101), bytes.subspan(100, 10))) << "a gap in memory";
+  EXPECT_FALSE(run.extend(kBase.offset(100), bytes.subspan(100, 157))) << "beyond the allocation";
+  EXPECT_EQ(run.bytes().size(), 100U);
+  EXPECT_TRUE(run.extend(kBase.offset(100), bytes.subspan(100, 156)));
+  EXPECT_FALSE(run.extend(kBase.offset(256), bytes.subspan(256, 1))) << "in the next allocation";
+  EXPECT_EQ(run.to(), kBase);
+  EXPECT_EQ(run.bytes().data(), chunk.data());
+  EXPECT_EQ(run.bytes().size(), 256U);
+  EXPECT_FALSE(CopyRun().extend(DevicePtr(), {})) << "nothing has begun";
 }
 
 TEST_F(DeviceSinkTest, ElementsAreConvertedOnTheWay) {

@@ -297,7 +297,7 @@ TEST(Loader, ChunksOfAnySizeAndManyShardsAtOnceLoad) {
       LoadOptions load;
       load.path = path;
       load.chunk_bytes = chunk;
-      load.staging_bytes = kDeviceStagingBytes;
+      load.staging_bytes = kDeviceRing.staging_bytes;
       load.shards_at_once = 1'000;
       (void)load_tensors(directory, loads, sink, load);
       expect_whole(model, loads, sink);

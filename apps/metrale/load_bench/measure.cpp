@@ -66,9 +66,9 @@ Sample timed(const Work& work) {
 class RawReader {
  public:
   RawReader(gpu::GpuBackend& gpu, const weights::ModelDirectory& directory,
-            const weights::LoadOptions& options, std::uint64_t staging_bytes)
-      : chunk_bytes_(round_up(options.chunk_bytes, kPageBytes)),
-        slots_(std::clamp<std::uint64_t>(staging_bytes / chunk_bytes_, 1, kMostSlots)),
+            const weights::LoadOptions& options, const weights::RingShape& ring)
+      : chunk_bytes_(round_up(ring.chunk_bytes, kPageBytes)),
+        slots_(std::clamp<std::uint64_t>(ring.staging_bytes / chunk_bytes_, 1, kMostSlots)),
         memory_(gpu, slots_ * chunk_bytes_) {
     for (const auto& file : directory.files()) {
       auto direct = io::File::try_open_direct(file.path(), io::OpenMode::kRead);
@@ -206,9 +206,11 @@ std::uint64_t Subject::make_warm() const {
   return cached_bytes();
 }
 
-std::uint64_t Subject::staging_bytes(const weights::LoadOptions& options) const {
-  return options.staging_bytes != 0 ? options.staging_bytes
-                                    : weights::DeviceSink(gpu_, {}).wanted_staging_bytes();
+weights::RingShape Subject::ring(const weights::LoadOptions& options) const {
+  weights::RingShape ring = weights::DeviceSink(gpu_, {}).wanted_ring();
+  if (options.staging_bytes != 0) ring.staging_bytes = options.staging_bytes;
+  if (options.chunk_bytes != 0) ring.chunk_bytes = options.chunk_bytes;
+  return ring;
 }
 
 Sample Subject::load(const weights::LoadOptions& options) {
@@ -238,7 +240,7 @@ Sample Subject::load(const weights::LoadOptions& options) {
 
 Sample Subject::read_raw(const weights::LoadOptions& options) const {
   const std::uint64_t before = cached_bytes();
-  RawReader reader(gpu_, model_.directory, options, staging_bytes(options));
+  RawReader reader(gpu_, model_.directory, options, ring(options));
   Sample sample = timed([&] { return reader.run(); });
   sample.detail = "O_DIRECT, discarded";
   sample.cached_before = before;

@@ -47,7 +47,7 @@ class Subject {
   [[nodiscard]] std::uint64_t cached_bytes() const;
 
   // What the options ask for, or else what a load takes.
-  [[nodiscard]] std::uint64_t staging_bytes(const weights::LoadOptions& options) const;
+  [[nodiscard]] weights::RingShape ring(const weights::LoadOptions& options) const;
 
   [[nodiscard]] Sample load(const weights::LoadOptions& options);
   // All bytes of the files past the page cache and nowhere: as many reads of the same size in flight.

@@ -15,6 +15,7 @@
 #include <metrale/gpu/backend.h>
 #include <metrale/gpu/buffer.h>
 #include <metrale/gpu/stream.h>
+#include <metrale/weights/copy_run.h>
 #include <metrale/weights/loader.h>
 
 namespace metrale::weights {
@@ -46,7 +47,7 @@ class DeviceSink final : public PieceSink {
     bool is_used = false;
   };
 
-  [[nodiscard]] std::uint64_t do_wanted_staging_bytes() const override;
+  [[nodiscard]] RingShape do_wanted_ring() const override;
   [[nodiscard]] std::span<std::byte> do_staging(std::size_t bytes) override;
   [[nodiscard]] std::byte* do_place(std::size_t load, std::uint64_t bytes) const override;
   [[nodiscard]] bool do_wants_order() const override { return false; }
@@ -55,6 +56,7 @@ class DeviceSink final : public PieceSink {
   [[nodiscard]] bool do_is_free(std::size_t chunk, bool wait) override;
   void do_finish() override;
   void convert(const TensorTarget& target, const Piece& piece);
+  void enqueue_run();
   Converted& next_converted();
   [[nodiscard]] gpu::StreamRef stream() const { return streams_[current_].ref(); }
 
@@ -67,6 +69,7 @@ class DeviceSink final : public PieceSink {
   std::vector<gpu::Stream> streams_;
   std::size_t current_ = 0;               // of streams_
   std::vector<gpu::Event> chunk_events_;  // empty until a chunk is used
+  CopyRun run_;                           // of the chunk whose pieces come; copied next
   std::vector<Converted> converted_;
   std::size_t turn_ = 0;
 };

@@ -37,10 +37,13 @@ struct Piece {
   std::span<const std::byte> bytes;
 };
 
-// Sizes of the ring: a small one stays in the processor's caches, a large one keeps a device's copies under
-// way.
-inline constexpr std::uint64_t kHostStagingBytes = std::uint64_t{16} << 20;
-inline constexpr std::uint64_t kDeviceStagingBytes = std::uint64_t{64} << 20;
+struct RingShape {
+  std::uint64_t staging_bytes = 0;
+  std::uint64_t chunk_bytes = 0;  // of one read
+};
+// A small ring stays in the processor's caches, a large one keeps a device's copies under way.
+inline constexpr RingShape kHostRing{std::uint64_t{16} << 20, std::uint64_t{1} << 20};
+inline constexpr RingShape kDeviceRing{std::uint64_t{64} << 20, std::uint64_t{2} << 20};
 inline constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{256} << 20;
 
 // Takes pieces. All calls come from the thread that loads.
@@ -51,8 +54,8 @@ class PieceSink {
   PieceSink(const PieceSink&) = delete;
   PieceSink& operator=(const PieceSink&) = delete;
 
-  // How large the ring is unless LoadOptions says.
-  [[nodiscard]] std::uint64_t wanted_staging_bytes() const { return do_wanted_staging_bytes(); }
+  // The ring where LoadOptions says nothing else.
+  [[nodiscard]] RingShape wanted_ring() const { return do_wanted_ring(); }
   // Page-locked memory for the ring where the sink has a use for it, aligned to 4096; the loader's own
   // otherwise (an empty span). Called once; lives until finish() or the sink's end.
   [[nodiscard]] std::span<std::byte> staging(std::size_t bytes) { return do_staging(bytes); }
@@ -74,7 +77,7 @@ class PieceSink {
   void finish() { do_finish(); }
 
  private:
-  [[nodiscard]] virtual std::uint64_t do_wanted_staging_bytes() const { return kHostStagingBytes; }
+  [[nodiscard]] virtual RingShape do_wanted_ring() const { return kHostRing; }
   [[nodiscard]] virtual std::span<std::byte> do_staging(std::size_t) { return {}; }
   [[nodiscard]] virtual std::byte* do_place(std::size_t, std::uint64_t) const { return nullptr; }
   [[nodiscard]] virtual bool do_wants_order() const { return true; }
@@ -96,9 +99,10 @@ class CallbackSink final : public PieceSink {
 
 struct LoadOptions {
   LoadPath path = LoadPath::kAuto;
-  // In all, the sink's included; 0: as much as the sink wants. At least four chunks (InvalidArgument).
+  // In all, the sink's included. At least four chunks (InvalidArgument). 0, here and below: as the sink
+  // wants.
   std::uint64_t staging_bytes = 0;
-  std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
+  std::uint64_t chunk_bytes = 0;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
   // Of reads without io_uring. 0: one for each processor, two fewer where there are more than four, 2 to 16;
   // of direct reads, which wait more than they work, at least 8.
