@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <metrale/base/checked.h>
 #include <metrale/engine/decoder.h>
 #include <metrale/engine/model_config.h>
 #include <metrale/weights/model_directory.h>
@@ -53,8 +54,8 @@ struct Totals {
 
   void add(const weights::TensorInfo& info) {
     ++tensors;
-    parameters += info.num_elems();
-    bytes += info.size_bytes;
+    parameters = checked_add(parameters, info.num_elems());
+    bytes = checked_add(bytes, info.size_bytes);
   }
 };
 

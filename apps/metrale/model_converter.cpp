@@ -201,6 +201,13 @@ class Conversion {
     });
   }
 
+  // The weights may have any name where an index says so.
+  [[nodiscard]] bool is_shard(const std::string& name) const {
+    return std::any_of(
+        source_.files().begin(), source_.files().end(),
+        [&](const weights::SafetensorsFile& file) { return fs::path(file.path()).filename() == name; });
+  }
+
   // Regular files beside the weights, config.json last: a directory that has one is a model.
   void plan_copies() {
     if (!is_directory_) return;
@@ -209,7 +216,8 @@ class Conversion {
          entry.increment(error)) {
       const std::string name = entry->path().filename().string();
       std::error_code unknown;
-      if (name.starts_with('.') || holds_weights(name) || !entry->is_regular_file(unknown)) continue;
+      if (name.starts_with('.') || holds_weights(name) || is_shard(name) || !entry->is_regular_file(unknown))
+        continue;
       copies_.push_back(name);
     }
     if (error) throw IoError("cannot list", source_.path(), error.value());

@@ -22,17 +22,9 @@ constexpr std::uint64_t kPageBytes = 4096;
 // Threads that read directly wait for the disk most of the time.
 constexpr unsigned kDirectThreads = 8;
 
-// What was left to the sink is filled in, but for the size of the ring, which depends on the files.
+// The size of the ring depends on the files: only their chunks are settled.
 LoadOptions settle(LoadOptions options, const PieceSink& sink) {
-  if (options.chunk_bytes == 0) options.chunk_bytes = sink.wanted_ring().chunk_bytes;
-  if (options.chunk_bytes < 2 * kPageBytes || options.chunk_bytes > kMostChunkBytes) {
-    throw InvalidArgument(
-        fmt::format("chunk_bytes is {}; 8 KiB to 63 MiB are possible", options.chunk_bytes));
-  }
-  if (options.staging_bytes > kMaxStagingBytes) {
-    throw InvalidArgument(
-        fmt::format("staging_bytes is {}; at most {} are used", options.staging_bytes, kMaxStagingBytes));
-  }
+  options.chunk_bytes = ring_of(options, sink).chunk_bytes;
   return options;
 }
 
@@ -72,6 +64,33 @@ std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, const QueueU
 
 }  // namespace
 
+std::uint64_t RingShape::slot_bytes(std::uint64_t alignment_bytes) const {
+  return round_up(chunk_bytes + kMostElementBytes + 2 * alignment_bytes, kPageBytes);
+}
+
+RingShape ring_of(const LoadOptions& options, const PieceSink& sink, std::uint64_t alignment_bytes) {
+  const RingShape wanted = sink.wanted_ring();
+  RingShape ring{.staging_bytes = options.staging_bytes,
+                 .chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : wanted.chunk_bytes};
+  if (ring.chunk_bytes < 2 * kPageBytes || ring.chunk_bytes > kMostChunkBytes) {
+    throw InvalidArgument(fmt::format("chunk_bytes is {}; 8 KiB to 63 MiB are possible", ring.chunk_bytes));
+  }
+  if (ring.staging_bytes > kMaxStagingBytes) {
+    throw InvalidArgument(
+        fmt::format("staging_bytes is {}; at most {} are used", ring.staging_bytes, kMaxStagingBytes));
+  }
+  if (ring.staging_bytes == 0) {
+    const std::uint64_t fewest = kFewestChunks * ring.slot_bytes(alignment_bytes);
+    ring.staging_bytes = std::min(std::max(wanted.staging_bytes, fewest), kMaxStagingBytes);
+  }
+  if (ring.slots(alignment_bytes) < kFewestChunks) {
+    throw InvalidArgument(fmt::format("staging of {} bytes holds {} chunks of {}; at least {} are needed",
+                                      ring.staging_bytes, ring.slots(alignment_bytes),
+                                      ring.slot_bytes(alignment_bytes), kFewestChunks));
+  }
+  return ring;
+}
+
 LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLoad> loads, PieceSink& sink,
                        const LoadOptions& options)
     : directory_(directory),
@@ -99,16 +118,7 @@ void LoadStream::settle_chunks() {
 
 void LoadStream::allocate() {
   // In flight are as many chunks as staging would hold, though those that are read in place take none of it.
-  const std::uint64_t largest =
-      round_up(options_.chunk_bytes + kMostElementBytes + 2 * shards_.alignment(), kPageBytes);
-  const std::uint64_t staging_bytes =
-      options_.staging_bytes != 0 ? options_.staging_bytes
-                                  : std::max(sink_.wanted_ring().staging_bytes, kFewestChunks * largest);
-  const std::uint64_t most = std::min(staging_bytes, kMaxStagingBytes) / largest;
-  if (most < kFewestChunks) {
-    throw InvalidArgument(fmt::format("staging of {} bytes holds {} chunks of {}; at least {} are needed",
-                                      staging_bytes, most, largest, kFewestChunks));
-  }
+  const std::uint64_t most = ring_of(options_, sink_, shards_.alignment()).slots(shards_.alignment());
   slots_.resize(std::min<std::uint64_t>({most, chunks_.size(), kMostChunks}));
   completions_.resize(slots_.size() + 1);
   if (!shards_.needs_queue() || slots_.empty()) return;

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <metrale/base/checked.h>
 #include <metrale/base/error.h>
 #include <metrale/base/log.h>
 #include <metrale/base/thread_pool.h>
@@ -40,8 +41,13 @@ std::vector<SafetensorsFile> open_files(const std::string& directory, const std:
     open(0, 1);
   } else {
     const std::size_t processors = std::max(1U, std::thread::hardware_concurrency());
-    ThreadPool pool(static_cast<unsigned>(std::min({names.size(), processors, kMostOpeners})));
-    pool.parallel_for(names.size(), 1, open);
+    try {
+      ThreadPool pool(static_cast<unsigned>(std::min({names.size(), processors, kMostOpeners})));
+      pool.parallel_for(names.size(), 1, open);
+    } catch (const DeviceError& error) {
+      log().info("shards are opened one after the other: {}", error.what());
+      open(0, names.size());
+    }
   }
   std::vector<SafetensorsFile> files;
   files.reserve(names.size());
@@ -87,9 +93,14 @@ std::vector<TensorRef> assigned_tensors(const std::vector<SafetensorsFile>& file
   return tensors;
 }
 
-std::uint64_t bytes_of(const std::vector<TensorRef>& tensors) {
+// A sparse file has no size that it could not claim; several of them pass what 64 bits count.
+std::uint64_t bytes_of(const std::vector<TensorRef>& tensors, const std::string& path) {
   std::uint64_t bytes = 0;
-  for (const TensorRef& tensor : tensors) bytes += tensor.info().size_bytes;
+  for (const TensorRef& tensor : tensors) {
+    const auto sum = try_add(bytes, tensor.info().size_bytes);
+    if (!sum) throw FormatError(path, 0, "the tensors take more bytes in all than 64 bits can count");
+    bytes = *sum;
+  }
   return bytes;
 }
 
@@ -118,13 +129,13 @@ ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trail
   } else {
     directory.tensors_ = all_tensors(directory.files_);
   }
-  const std::uint64_t indexed_bytes = bytes_of(directory.tensors_);
+  const std::uint64_t indexed_bytes = bytes_of(directory.tensors_, path);
   if (shards.index && shards.index->total_size_bytes.value_or(indexed_bytes) != indexed_bytes) {
     log().warn("'{}': total_size is {}, the tensors take {} bytes", shards.index_path,
                *shards.index->total_size_bytes, indexed_bytes);
   }
   if (shards.has_extra) directory.add_extra(trailing_bytes);
-  directory.total_bytes_ = bytes_of(directory.tensors_);
+  directory.total_bytes_ = bytes_of(directory.tensors_, path);
   directory.index_names();
   return directory;
 }

@@ -15,12 +15,20 @@
 
 #include <metrale/base/checked.h>
 #include <metrale/base/error.h>
+#include <metrale/base/log.h>
 #include <metrale/weights/manifest.h>
 #include <metrale/weights/model_output.h>
 
 namespace metrale::weights {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Inside the folder that a model grows in: what the new files take the place of, until all of them are there.
+constexpr std::string_view kOldFolder = ".old";
+
+}  // namespace
 
 std::uint64_t size_bytes(const TensorSpec& tensor) {
   const auto total = tensor_bits(tensor.shape, tensor.dtype);
@@ -102,6 +110,9 @@ ModelStaging::~ModelStaging() {
 }
 
 std::string ModelStaging::file(const std::string& name) {
+  if (std::find(names_.begin(), names_.end(), name) != names_.end()) {
+    throw InvalidArgument(fmt::format("a model has one file {}, not two", quote_name(name)));
+  }
   names_.push_back(name);
   return (path_ / name).string();
 }
@@ -115,36 +126,68 @@ void ModelStaging::require_room(std::uint64_t bytes) const {
 }
 
 void ModelStaging::publish() {
-  if (existing_ == ExistingFiles::kReplace) remove_old_model();
+  if (existing_ == ExistingFiles::kReplace) set_old_model_aside();
   for (; moved_ < names_.size(); ++moved_) {
     std::error_code error;
     fs::rename(path_ / names_[moved_], target_ / names_[moved_], error);
     if (error) throw IoError("cannot create", (target_ / names_[moved_]).string(), error.value());
   }
-  std::error_code left;
-  fs::remove(path_, left);
   published_ = true;
+  std::error_code left;
+  fs::remove_all(path_, left);
+  if (left) log().warn("'{}' is left, with files of the old model: {}", path_.string(), left.message());
 }
 
-void ModelStaging::remove_old_model() const {
+std::vector<std::string> ModelStaging::old_files() const {
   std::vector<std::string> old;
   std::error_code error;
   for (fs::directory_iterator entry(target_, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (is_model_file_name(name) || name == kManifestName) old.push_back(name);
+    const bool is_replaced = std::find(names_.begin(), names_.end(), name) != names_.end();
+    if (!is_replaced && !is_model_file_name(name) && name != kManifestName) continue;
+    if (fs::is_directory(entry->symlink_status())) {
+      throw IoError("cannot replace", entry->path().string(), EISDIR, 0, "move the folder away first");
+    }
+    old.push_back(name);
   }
   if (error) throw IoError("cannot list", target_.string(), error.value());
   std::stable_partition(old.begin(), old.end(),
                         [](const std::string& name) { return name.ends_with(".json"); });
+  return old;
+}
+
+void ModelStaging::set_old_model_aside() {
+  const std::vector<std::string> old = old_files();
+  if (old.empty()) return;
+  std::error_code error;
+  fs::create_directory(path_ / kOldFolder, error);
+  if (error) throw IoError("cannot create", (path_ / kOldFolder).string(), error.value());
   for (const std::string& name : old) {
-    fs::remove(target_ / name, error);
-    if (error) throw IoError("cannot remove", (target_ / name).string(), error.value());
+    fs::rename(target_ / name, path_ / kOldFolder / name, error);
+    if (error) throw IoError("cannot replace", (target_ / name).string(), error.value());
+    set_aside_.push_back(name);
   }
+}
+
+// The old model is whole again before its index is there.
+bool ModelStaging::put_old_model_back() noexcept {
+  while (!set_aside_.empty()) {
+    std::error_code error;
+    fs::rename(path_ / kOldFolder / set_aside_.back(), target_ / set_aside_.back(), error);
+    if (error) {
+      log().error("'{}' could not be put back ({}); it is in '{}'", (target_ / set_aside_.back()).string(),
+                  error.message(), (path_ / kOldFolder).string());
+      return false;
+    }
+    set_aside_.pop_back();
+  }
+  return true;
 }
 
 void ModelStaging::remove_all() noexcept {
   std::error_code ignored;
   for (std::size_t i = 0; i < moved_; ++i) fs::remove(target_ / names_[i], ignored);
+  if (!put_old_model_back()) return;
   if (!path_.empty()) fs::remove_all(path_, ignored);
   if (made_target_) fs::remove(target_, ignored);
 }

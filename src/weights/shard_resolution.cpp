@@ -193,7 +193,7 @@ ShardSet resolve_shards(const std::string& directory) {
   for (const std::string& file : set.missing) names.push_back(quote_name(file));
   throw IoError("cannot load", directory, ENOENT, 0,
                 fmt::format("{} of {} files {} are missing: {}", names.size(), set.files.size(), set.named_by,
-                            fmt::join(names, ", ")));
+                            list_some(names, kMostNamedFiles)));
 }
 
 }  // namespace metrale::weights

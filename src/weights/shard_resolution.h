@@ -2,6 +2,7 @@
 // Which files of a model directory hold its tensors. docs/formats/safetensors.md has the rules.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,7 +27,10 @@ inline constexpr std::string_view kExtraFile = "extra_weights.safetensors";
 // Throws IoError where nothing in the directory looks like a model, FormatError for a bad index.
 [[nodiscard]] ShardSet find_shards(const std::string& directory);
 
-// The same, with every file there: throws IoError naming all that are missing.
+// Of files that are missing, so many are named: one file can claim to be of 99,999.
+inline constexpr std::size_t kMostNamedFiles = 100;
+
+// The same, with every file there: throws IoError naming those that are missing.
 [[nodiscard]] ShardSet resolve_shards(const std::string& directory);
 
 // The model that one .safetensors file is; nullopt for a directory. The name as it was given decides: what a

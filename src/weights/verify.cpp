@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <metrale/base/checked.h>
 #include <metrale/base/error.h>
 #include <metrale/base/fd.h>
 #include <metrale/base/hash.h>
@@ -37,16 +38,13 @@ class Verifier {
 
   VerifyReport run() {
     if (!report_.problems.empty()) return std::move(report_);  // which files count is not known
-    for (const std::string& name : shards_.missing) {
-      add(Kind::kIo, path_within(directory_, name), std::nullopt, std::nullopt,
-          fmt::format("missing: one of the {} files {}", shards_.files.size(), shards_.named_by));
-    }
+    report_missing();
     for (const std::string& name : shards_.files) open(name);
     check_index();
     if (!shards_.index) check_names();
     compare_index();
     if (shards_.has_extra) open(std::string(kExtraFile));
-    for (const auto& [name, file] : files_) report_.data_bytes += file.header().data_bytes();
+    sum_data();
     for (const auto& [name, file] : files_) hash(name, file);
     compare_files_there();
     return std::move(report_);
@@ -56,6 +54,29 @@ class Verifier {
   void add(Kind kind, const std::string& file, std::optional<std::string> tensor,
            std::optional<std::uint64_t> offset_bytes, std::string text) {
     report_.problems.push_back({kind, file, std::move(tensor), offset_bytes, std::move(text)});
+  }
+
+  void report_missing() {
+    const std::size_t named = std::min(shards_.missing.size(), kMostNamedFiles);
+    for (std::size_t i = 0; i < named; ++i) {
+      add(Kind::kIo, path_within(directory_, shards_.missing[i]), std::nullopt, std::nullopt,
+          fmt::format("missing: one of the {} files {}", shards_.files.size(), shards_.named_by));
+    }
+    if (named == shards_.missing.size()) return;
+    add(Kind::kIo, directory_, std::nullopt, std::nullopt,
+        fmt::format("{} more files are missing", shards_.missing.size() - named));
+  }
+
+  void sum_data() {
+    for (const auto& [name, file] : files_) {
+      const auto sum = try_add(report_.data_bytes, file.header().data_bytes());
+      if (!sum) {
+        add(Kind::kFormat, directory_, std::nullopt, std::nullopt,
+            "the tensors take more bytes in all than 64 bits can count");
+        return;
+      }
+      report_.data_bytes = *sum;
+    }
   }
 
   void open(const std::string& name) {

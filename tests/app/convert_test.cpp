@@ -247,6 +247,24 @@ TEST_F(Convert, FilesBesideAreCopiedAndOldWeightsAreNot) {
   EXPECT_EQ(json::parse(result.out)["copied"], json::parse(R"(["tokenizer.json", "config.json"])"));
 }
 
+TEST_F(Convert, ShardsMayHaveAnyNameThatTheIndexGives) {
+  write<float>(DType::kF32, {{"x", {1, 2}}});
+  fs::rename(in() + "/model.safetensors", in() + "/f1");
+  const float three = 3;
+  const weights::TensorData y{"y", DType::kF32, {1}, std::as_bytes(std::span(&three, 1))};
+  weights::write_safetensors(in() + "/settings.json", std::vector{y}, {});
+  dir.write("in/model.safetensors.index.json", R"({"weight_map":{"x":"f1","y":"settings.json"}})");
+  dir.write("in/config.json", "{}");
+  ASSERT_EQ(convert().exit_code, 0);
+  EXPECT_EQ(tensors(out()), tensors(in()));
+  EXPECT_EQ(contents(out()).size(), 4U);
+
+  fs::remove_all(out());
+  ASSERT_EQ(convert({"--max-shard-bytes", "1M"}).exit_code, 0);
+  EXPECT_EQ(tensors(out()), tensors(in()));
+  EXPECT_EQ(contents(out()).size(), 2U) << "model.safetensors and config.json";
+}
+
 TEST_F(Convert, ConvertedModelRuns) {
   synth();
   ASSERT_EQ(convert({"--dtype", "fp16", "--max-shard-bytes", "100K"}).exit_code, 0);

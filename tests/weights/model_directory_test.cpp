@@ -2,9 +2,14 @@
 // Which files of a directory are the model, and which tensors of them.
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <support/temp_dir.h>
+#include <sys/resource.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 #include <weights/captured_log.h>
 #include <weights/file_bytes.h>
@@ -297,6 +302,56 @@ TEST(ModelDirectory, ATruncatedShardIsNamedWhenTheDirectoryIsOpened) {
   const std::string text = failure<FormatError>(dir.path());
   EXPECT_THAT(text, HasSubstr(dir.file("f2")));
   EXPECT_THAT(text, HasSubstr("truncated: 100 bytes of data needed, 75 there"));
+}
+
+// A limit on the processes of a user counts threads too.
+TEST(ModelDirectory, IsOpenedWhereNoThreadCanBeMade) {
+  const TempDir dir;
+  write_shard(dir.file("model-00001-of-00002.safetensors"), {{"b", "1"}});
+  write_shard(dir.file("model-00002-of-00002.safetensors"), {{"a", "2"}});
+  std::filesystem::permissions(dir.path(), std::filesystem::perms{0755});
+  constexpr uid_t kNobodysUser = 65'531;
+  const auto open_without_threads = [&] {
+    if (::geteuid() == 0 && ::setuid(kNobodysUser) != 0) return 2;
+    const rlimit one{1, 1};
+    if (::setrlimit(RLIMIT_NPROC, &one) != 0) return 3;
+    try {
+      std::thread([] {}).join();
+      return 4;
+    } catch (const std::system_error&) {
+      return names(ModelDirectory::open(dir.path())).size() == 2 ? 0 : 5;
+    }
+  };
+  EXPECT_EXIT(::_exit(open_without_threads()), testing::ExitedWithCode(0), "");
+}
+
+TEST(ModelDirectory, TensorsThatSumToMoreThanCanBeCountedAreRefused) {
+  // A memory file system takes sparse files of any size.
+  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  const std::string where = "/dev/shm/metrale-test-" + std::to_string(::getpid());
+  std::filesystem::create_directory(where);
+  constexpr std::uint64_t kBytes = std::uint64_t{1} << 60;
+  for (char name = 'a'; name < 'a' + 16; ++name) {
+    const std::string path = where + "/model-" + name + ".safetensors";
+    const std::string size = std::to_string(kBytes);
+    std::string header = "{\"t" + std::string(1, name) + R"(":{"dtype":"U8","shape":[)" + size +
+                         R"(],"data_offsets":[0,)" + size + "]}}";
+    const std::uint64_t length = header.size();
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(&length), sizeof length)
+        .write(header.data(), static_cast<std::streamsize>(length));
+    std::filesystem::resize_file(path, 8 + length + kBytes);
+  }
+  EXPECT_THAT(failure<FormatError>(where), HasSubstr("more bytes in all than 64 bits can count"));
+  std::filesystem::remove_all(where);
+}
+
+TEST(ModelDirectory, OfVeryManyMissingShardsTheFirstHundredAreNamed) {
+  const TempDir dir;
+  dir.write("model-00001-of-99999.safetensors", "");
+  const std::string text = failure<IoError>(dir.path());
+  EXPECT_THAT(text, HasSubstr("99998 of 99999 files"));
+  EXPECT_THAT(text, HasSubstr("'model-00101-of-99999.safetensors' and 99898 more"));
 }
 
 // Shards are opened side by side.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <support/temp_dir.h>
@@ -124,6 +127,59 @@ TEST_F(Staging, DirectoryWithSomethingInItIsRefusedUnlessItIsReplaced) {
   put(staging, "config.json");
   staging.publish();
   EXPECT_THAT(names_in(out()), ElementsAre("config.json", "model.safetensors", "notes", "vae.safetensors"));
+}
+
+std::map<std::string, std::string> contents_of(const std::string& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream in(entry.path());
+    files[fs::relative(entry.path(), directory).string()] = {std::istreambuf_iterator<char>(in), {}};
+  }
+  return files;
+}
+
+// Whichever file cannot be moved up.
+TEST_F(Staging, OldModelIsBackWhereTheNewOneCannotTakeItsPlace) {
+  const std::vector<std::string> names{"model.safetensors", "model.safetensors.index.json", "config.json"};
+  for (const std::string& lost : names) {
+    SCOPED_TRACE(lost);
+    for (const char* name : {"model-a.safetensors", "model.safetensors.index.json", "model.safetensors",
+                             "metrale.manifest.json", "config.json", "notes"})
+      dir.write(std::string("out/") + name, std::string("old ") + name);
+    const auto before = contents_of(out());
+    {
+      ModelStaging staging(out(), ExistingFiles::kReplace);
+      for (const std::string& name : names) put(staging, name);
+      const fs::path part = fs::path(staging.file("other")).parent_path();
+      fs::remove(part / lost);
+      put(staging, "last");
+      EXPECT_THROW(staging.publish(), IoError);
+    }
+    EXPECT_EQ(contents_of(out()), before);
+  }
+}
+
+TEST_F(Staging, AFolderInThePlaceOfAFileIsRefusedBeforeAnythingIsMoved) {
+  for (const char* folder : {"config.json", "model-x.safetensors"}) {
+    fs::remove_all(out());
+    dir.write("out/model.safetensors", "old");
+    dir.write(std::string("out/") + folder + "/mine", "mine");
+    const auto before = contents_of(out());
+    {
+      ModelStaging staging(out(), ExistingFiles::kReplace);
+      put(staging, "model.safetensors");
+      put(staging, "config.json");
+      EXPECT_THROW(staging.publish(), IoError) << folder;
+    }
+    EXPECT_EQ(contents_of(out()), before);
+  }
+}
+
+TEST_F(Staging, ANameIsGivenOnce) {
+  ModelStaging staging(out());
+  put(staging, "config.json");
+  EXPECT_THROW((void)staging.file("config.json"), InvalidArgument);
 }
 
 TEST_F(Staging, WhatCannotBeMadeOrHeldIsAnIoError) {

@@ -136,6 +136,14 @@ TEST_F(Verify, EveryProblemOfTheFormatIsListedNotOnlyTheFirst) {
   EXPECT_THAT(problems[2].text, HasSubstr("8 bytes follow the last tensor"));
 }
 
+TEST_F(Verify, OfVeryManyMissingShardsTheFirstHundredAreNamedAndTheRestCounted) {
+  const TempDir split;
+  split.write("model-00001-of-99999.safetensors", "");
+  const auto problems = verify_weights(split.path(), {}).problems;
+  ASSERT_THAT(problems, SizeIs(102));
+  EXPECT_THAT(problems[100].text, HasSubstr("99898 more files are missing"));
+}
+
 TEST_F(Verify, IndexThatNamesWhatIsNotThereIsAProblem) {
   write_index(R"("a":"2.safetensors","e":"2.safetensors")");
   const auto problems = verify().problems;

@@ -68,7 +68,7 @@ class RawReader {
   RawReader(gpu::GpuBackend& gpu, const weights::ModelDirectory& directory,
             const weights::LoadOptions& options, const weights::RingShape& ring)
       : chunk_bytes_(round_up(ring.chunk_bytes, kPageBytes)),
-        slots_(std::clamp<std::uint64_t>(ring.staging_bytes / chunk_bytes_, 1, kMostSlots)),
+        slots_(std::min(ring.slots(), kMostSlots)),
         memory_(gpu, slots_ * chunk_bytes_) {
     for (const auto& file : directory.files()) {
       auto direct = io::File::try_open_direct(file.path(), io::OpenMode::kRead);
@@ -149,12 +149,13 @@ Subject::Model Subject::open() const {
     model.loads.push_back(weights::TensorLoad::whole(tensor));
     if (layout_.is_as_in_files) continue;
     model.offsets.push_back(model.slab_bytes);
-    model.slab_bytes += round_up(tensor.info().size_bytes, kTensorAlignment);
+    const std::uint64_t padded = checked_add(tensor.info().size_bytes, kTensorAlignment - 1);
+    model.slab_bytes = checked_add(model.slab_bytes, padded / kTensorAlignment * kTensorAlignment);
   }
   if (layout_.is_as_in_files) {
     weights::FileLayout files = weights::file_layout(model.loads);
     model.offsets = std::move(files.offsets);
-    model.slab_bytes = files.size_bytes + weights::kFileLayoutAlignment;
+    model.slab_bytes = checked_add(files.size_bytes, weights::kFileLayoutAlignment);
   }
   return model;
 }
@@ -174,7 +175,7 @@ weights::LoadReport Subject::load_into(const Model& model, DevicePtr slab,
 
 std::uint64_t Subject::file_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& file : model_.directory.files()) bytes += file.size_bytes();
+  for (const auto& file : model_.directory.files()) bytes = checked_add(bytes, file.size_bytes());
   return bytes;
 }
 
@@ -207,10 +208,7 @@ std::uint64_t Subject::make_warm() const {
 }
 
 weights::RingShape Subject::ring(const weights::LoadOptions& options) const {
-  weights::RingShape ring = weights::DeviceSink(gpu_, {}).wanted_ring();
-  if (options.staging_bytes != 0) ring.staging_bytes = options.staging_bytes;
-  if (options.chunk_bytes != 0) ring.chunk_bytes = options.chunk_bytes;
-  return ring;
+  return weights::ring_of(options, weights::DeviceSink(gpu_, {}));
 }
 
 Sample Subject::load(const weights::LoadOptions& options) {

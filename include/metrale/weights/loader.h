@@ -40,6 +40,13 @@ struct Piece {
 struct RingShape {
   std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = 0;  // of one read
+
+  // What a chunk takes of it at most, with its edges.
+  [[nodiscard]] std::uint64_t slot_bytes(std::uint64_t alignment_bytes = 4096) const;
+  // Chunks in flight.
+  [[nodiscard]] std::uint64_t slots(std::uint64_t alignment_bytes = 4096) const {
+    return staging_bytes / slot_bytes(alignment_bytes);
+  }
 };
 // A small ring stays in the processor's caches, a large one keeps a device's copies under way.
 inline constexpr RingShape kHostRing{std::uint64_t{16} << 20, std::uint64_t{1} << 20};
@@ -99,8 +106,8 @@ class CallbackSink final : public PieceSink {
 
 struct LoadOptions {
   LoadPath path = LoadPath::kAuto;
-  // In all, the sink's included. At least four chunks (InvalidArgument). 0, here and below: as the sink
-  // wants.
+  // In all, the sink's included. At least four chunks with their edges (InvalidArgument). 0, here and below:
+  // as the sink wants.
   std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = 0;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
@@ -115,6 +122,11 @@ struct LoadOptions {
   io::FileCalls* calls = nullptr;
   std::function<std::unique_ptr<io::IoEngine>(const io::IoOptions&)> make_engine;
 };
+
+// The ring of a load: as the options say, else as the sink wants; four chunks where that is more than it
+// wants. Throws InvalidArgument for options that make no sense.
+[[nodiscard]] RingShape ring_of(const LoadOptions& options, const PieceSink& sink,
+                                std::uint64_t alignment_bytes = 4096);
 
 struct FileLoad {
   std::string path;

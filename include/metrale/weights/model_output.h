@@ -45,18 +45,22 @@ class ModelStaging {
   ModelStaging(const ModelStaging&) = delete;
   ModelStaging& operator=(const ModelStaging&) = delete;
 
-  // Where to write the file; publish() moves the files in the order of these calls.
+  // Where to write the file; publish() moves the files in the order of these calls. Throws InvalidArgument
+  // for a name that was asked for before.
   [[nodiscard]] std::string file(const std::string& name);
   // Throws IoError before anything is written where the disk cannot hold it.
   void require_room(std::uint64_t bytes) const;
-  // Moves every file up. With kReplace, first removes what find_shards() or a manifest would take for weights
-  // of the new model: the index before the rest, so that no mixture of both can be loaded at any moment.
-  // Other files stay unless they are replaced. Throws IoError.
+  // Moves every file up. With kReplace, first sets aside what find_shards() or a manifest would take for
+  // weights of the new model, and what is replaced: the index before the rest, so that no mixture of both can
+  // be loaded at any moment. Other files stay. Throws IoError, for a folder in the place of a file before
+  // anything is moved; the old model is put back then.
   void publish();
 
  private:
   void remove_all() noexcept;
-  void remove_old_model() const;
+  [[nodiscard]] std::vector<std::string> old_files() const;
+  void set_old_model_aside();
+  [[nodiscard]] bool put_old_model_back() noexcept;
 
   std::filesystem::path target_;
   std::filesystem::path path_;
@@ -65,6 +69,7 @@ class ModelStaging {
   bool published_ = false;
   std::vector<std::string> names_;
   std::size_t moved_ = 0;
+  std::vector<std::string> set_aside_;
 };
 
 }  // namespace metrale::weights
