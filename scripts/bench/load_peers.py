@@ -10,7 +10,7 @@ once in a fresh process, after the files' pages were dropped from the page cache
 figures are medians over the rounds, and of the ratios of each round. Nothing else should run meanwhile. Python packages go into
 build/load-peers-venv, unless --python names an interpreter that has them; with --device cuda:0 the tensors go into its memory, and
 InstantTensor and fastsafetensors by cuFile are among the loaders. With --warm the files stay where they are, as on a memory
-file system. Then, cold, `metrale load-bench --raw` measures itself beside the raw
+file system, and there is no raw reader. Then, cold, `metrale load-bench --raw` measures itself beside the raw
 reader: with tensors where the engine has them and as in their files, into memory that is there.
 """
 
@@ -132,9 +132,10 @@ def run_metrale(program, directory, device, held):
     out, error = run_child([program, "load-bench", directory, *options], held, False)
     if out is None:
         return {}, error.strip().splitlines()[-1:] or ["failed"]
-    cold = json.loads(out)["paths"][0]["cold"]
+    report = json.loads(out)
+    cold = report["paths"][0]["cold"]
     row = {"seconds": cold["seconds"], "bytes": cold["bytes"], "holds_weights": False, "cpu_seconds": cold["cpu_seconds"],
-           "peak_bytes": cold["peak_bytes_beyond_weights"]}
+           "peak_bytes": cold["peak_bytes_beyond_weights"], "staging_bytes": report["staging_bytes"]}
     return {"metrale": row}, None
 
 
@@ -177,7 +178,7 @@ def measure(directory, arguments, python, skipped):
     files = [str(path) for path in paths]
     device = arguments.device
     held = HeldMemory(sum(path.stat().st_size for path in paths) * 5 // 4 if device == "cpu" else 0)
-    names = [RAW, *PEERS, *(GPU_PEERS if device != "cpu" else [])]
+    names = [*([] if arguments.warm else [RAW]), *PEERS, *(GPU_PEERS if device != "cpu" else [])]
     jobs = {name: (lambda name=name: run_peer(python, name, device, files, held)) for name in names if name not in arguments.skip}
     if has_load_bench(arguments.program):
         jobs["metrale"] = lambda: run_metrale(arguments.program, str(directory), device, held)
@@ -203,7 +204,7 @@ def measure(directory, arguments, python, skipped):
 
 
 def median(rows, key):
-    values = [row[key] for row in rows if row[key] is not None]
+    values = [row[key] for row in rows if row.get(key) is not None]
     return statistics.median(values) if values else None
 
 
@@ -223,7 +224,7 @@ def summarise(results, device):
         summary.append({
             "name": name, "bytes": size, "rates": rates, "gb_per_s": statistics.median(rates), "seconds": median(rows, "seconds"),
             "cpu_per_gb": None if cpu is None else cpu / (size / 1e9),
-            "peak_beyond": None if peak is None else peak - held, "cache_bytes": median(rows, "cache_bytes")})
+            "peak_beyond": None if peak is None else peak - held, "cache_bytes": median(rows, "cache_bytes"), "staging": median(rows, "staging_bytes")})
     rates_of = {row["name"]: row["rates"] for row in summary}
     for row in summary:
         for key, base in (("share", RAW), ("metrale_ratio", "metrale")):
@@ -235,12 +236,12 @@ def table(title, summary, skipped):
     def cell(value, form, scale=1.0):
         return "-" if value is None else format(value * scale, form)
 
-    lines = [title, f"{'':32}{'GB/s':>8}{'s':>9}{'of raw':>8}{'of metrale':>12}{'CPU s/GB':>10}{'MB beyond':>11}{'MB cached':>11}"]
+    lines = [title, f"{'':32}{'GB/s':>8}{'s':>9}{'of raw':>8}{'of metrale':>12}{'CPU s/GB':>10}{'MB beyond':>11}{'MB cached':>11}{'MB staging':>12}"]
     for row in summary:
         lines.append(f"{row['name']:32}{row['gb_per_s']:8.2f}{row['seconds']:9.2f}{cell(row['share'], '8.2f'):>8}"
                      f"{cell(row['metrale_ratio'], '12.2f'):>12}"
                      f"{cell(row['cpu_per_gb'], '10.2f'):>10}{cell(row['peak_beyond'], '11.0f', 1e-6):>11}"
-                     f"{cell(row['cache_bytes'], '11.0f', 1e-6):>11}")
+                     f"{cell(row['cache_bytes'], '11.0f', 1e-6):>11}{cell(row['staging'], '12.0f', 1e-6):>12}")
     return "\n".join(lines + [f"{name}: skipped: {why}" for name, why in skipped.items()])
 
 
@@ -283,7 +284,7 @@ def report(sections, arguments):
             rows.append({"name": name, "metric": "load" if arguments.warm else "cold load", "value": entry["gb_per_s"], "unit": "GB/s",
                          "bytes_moved": entry["bytes"], "rounds": entry["rates"], **share})
             for key, metric, unit, scale in [("cpu_per_gb", "CPU time", "s/GB", 1), ("peak_beyond", "peak memory beyond the weights", "MB", 1e-6),
-                                             ("cache_bytes", "page cache after it", "MB", 1e-6)]:
+                                             ("cache_bytes", "page cache after it", "MB", 1e-6), ("staging", "memory that bytes pass through", "MB", 1e-6)]:
                 if entry[key] is not None:
                     rows.append({"name": name, "metric": metric, "value": entry[key] * scale, "unit": unit})
         rows += own
