@@ -177,7 +177,7 @@ def measure(directory, arguments, python, skipped):
         sys.exit(f"{directory} holds no .safetensors file")
     files = [str(path) for path in paths]
     device = arguments.device
-    held = HeldMemory(sum(path.stat().st_size for path in paths) * 5 // 4 if device == "cpu" else 0)
+    held = HeldMemory(sum(path.stat().st_size for path in paths) * 5 // 4)
     names = [*([] if arguments.warm else [RAW]), *PEERS, *(GPU_PEERS if device != "cpu" else [])]
     jobs = {name: (lambda name=name: run_peer(python, name, device, files, held)) for name in names if name not in arguments.skip}
     if has_load_bench(arguments.program):
