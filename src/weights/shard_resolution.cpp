@@ -14,7 +14,6 @@
 #include <weights/shard_resolution.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <metrale/base/error.h>
 #include <metrale/base/fd.h>
