@@ -109,8 +109,8 @@ LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad
       continue;
     }
     const std::uint64_t begin = load.tensor.info().offset_bytes + load.begin_bytes;
-    list.order.push_back(
-        {i, load.tensor.file_index(), begin, begin + load.size_bytes, sink.place(i, load.size_bytes)});
+    std::byte* const memory = sink.place(i, load.size_bytes);
+    list.order.push_back({i, load.tensor.file_index(), begin, begin + load.size_bytes, memory, memory});
     list.total_bytes += load.size_bytes;
   }
   std::sort(list.order.begin(), list.order.end(), [](const auto& a, const auto& b) {
@@ -125,6 +125,24 @@ LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad
     }
   }
   return list;
+}
+
+std::vector<std::span<std::byte>> memory_of(const LoadList& list, std::span<const Chunk> chunks) {
+  constexpr std::ptrdiff_t kGapBytes = 4096;  // no page is left out
+  std::vector<std::span<std::byte>> memory;
+  for (const Chunk& chunk : chunks) {
+    for_each_load(list, chunk, [&](const LoadList::Entry& entry, std::uint64_t begin, std::uint64_t end) {
+      if (entry.memory == nullptr) return;
+      const std::span to(entry.memory + (begin - entry.begin), static_cast<std::size_t>(end - begin));
+      const auto gap = memory.empty() ? -1 : to.data() - (memory.back().data() + memory.back().size());
+      if (gap >= 0 && gap <= kGapBytes) {
+        memory.back() = {memory.back().data(), to.data() + to.size()};
+      } else {
+        memory.push_back(to);
+      }
+    });
+  }
+  return memory;
 }
 
 std::vector<Chunk> cut_chunks(std::span<const TensorLoad> loads, const LoadList& list,

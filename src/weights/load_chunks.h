@@ -2,6 +2,7 @@
 // What is read: the loads of each file in the order of their bytes, cut into chunks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,7 +30,8 @@ struct LoadList {
     std::uint32_t file = 0;
     std::uint64_t begin = 0;  // in the file
     std::uint64_t end = 0;
-    std::byte* place = nullptr;  // of the first byte, where it can be read into
+    std::byte* memory = nullptr;  // where the first byte belongs, if that is in host memory
+    std::byte* place = nullptr;   // the same, where it can be read into
   };
   std::vector<Entry> order;        // those with bytes
   std::vector<std::size_t> empty;  // positions of loads without
@@ -50,6 +52,20 @@ inline constexpr std::uint64_t kReadGapBytes = std::uint64_t{256} << 10;
 // A tensor of so much that lies elsewhere in memory than in line with the one before it in the file begins a
 // chunk of its own; smaller ones are not worth a read each.
 inline constexpr std::uint64_t kOwnChunkBytes = std::uint64_t{128} << 10;
+
+// Calls visit(entry, begin, end) for the loads that have bytes in a chunk, with those bytes.
+template <class Visit>
+void for_each_load(const LoadList& list, const Chunk& chunk, Visit&& visit) {
+  for (std::size_t i = chunk.first_load; i < list.order.size(); ++i) {
+    const LoadList::Entry& entry = list.order[i];
+    if (entry.file != chunk.file || entry.begin >= chunk.end) break;
+    visit(entry, std::max(entry.begin, chunk.begin), std::min(entry.end, chunk.end));
+  }
+}
+
+// Host memory in the order in which chunks fill it; ranges may share a page.
+[[nodiscard]] std::vector<std::span<std::byte>> memory_of(const LoadList& list,
+                                                          std::span<const Chunk> chunks);
 
 // The chunks of every file, one file after the other; with `files_at_once` more than one, files take turns.
 [[nodiscard]] std::vector<Chunk> cut_chunks(std::span<const TensorLoad> loads, const LoadList& list,

@@ -20,6 +20,7 @@
 #include "weights/chunk_reads.h"
 #include "weights/load_chunks.h"
 #include "weights/load_shards.h"
+#include "weights/page_maker.h"
 
 namespace metrale::weights {
 
@@ -68,6 +69,7 @@ class LoadStream {
   LoadReport report_;
   LoadShards shards_;
   std::vector<Chunk> chunks_;
+  PageMaker page_maker_;
   bool reads_in_place_ = false;  // any of them
   std::uint64_t stride_ = 0;     // of slots in staging memory
   AlignedBuffer own_staging_;

@@ -101,7 +101,8 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
       shards_(directory, list_, options_),
       chunks_(
           (shards_.settle_places(list_), cut_chunks(loads, list_, {options_.chunk_bytes, shards_.alignment()},
-                                                    sink.wants_order() ? 1 : options_.shards_at_once))) {
+                                                    sink.wants_order() ? 1 : options_.shards_at_once))),
+      page_maker_(memory_of(list_, chunks_)) {
   shards_.count_chunks(chunks_);
   settle_chunks();
   allocate();
@@ -255,16 +256,12 @@ bool LoadStream::deliver_arrived() {
 void LoadStream::deliver(std::size_t slot) {
   Slot& s = slots_[slot];
   const Chunk& chunk = chunks_[s.chunk];
-  for (std::size_t i = chunk.first_load; i < list_.order.size(); ++i) {
-    const LoadList::Entry& entry = list_.order[i];
-    if (entry.file != chunk.file || entry.begin >= chunk.end) break;
-    const std::uint64_t begin = std::max(entry.begin, chunk.begin);
-    const std::uint64_t end = std::min(entry.end, chunk.end);
+  for_each_load(list_, chunk, [&](const LoadList::Entry& entry, std::uint64_t begin, std::uint64_t end) {
     sink_.take({.load = entry.load,
                 .offset_bytes = begin - entry.begin,
                 .bytes = {s.bytes + (begin - chunk.begin), static_cast<std::size_t>(end - begin)}});
     done_bytes_ += end - begin;
-  }
+  });
   s.state = SlotState::kDelivered;
   sink_.end_chunk(slot);
   ++delivered_;

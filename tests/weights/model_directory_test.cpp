@@ -5,10 +5,8 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <support/no_threads.h>
 #include <support/temp_dir.h>
-#include <sys/resource.h>
-#include <system_error>
-#include <thread>
 #include <unistd.h>
 #include <vector>
 #include <weights/captured_log.h>
@@ -304,25 +302,15 @@ TEST(ModelDirectory, ATruncatedShardIsNamedWhenTheDirectoryIsOpened) {
   EXPECT_THAT(text, HasSubstr("truncated: 100 bytes of data needed, 75 there"));
 }
 
-// A limit on the processes of a user counts threads too.
 TEST(ModelDirectory, IsOpenedWhereNoThreadCanBeMade) {
   const TempDir dir;
   write_shard(dir.file("model-00001-of-00002.safetensors"), {{"b", "1"}});
   write_shard(dir.file("model-00002-of-00002.safetensors"), {{"a", "2"}});
-  std::filesystem::permissions(dir.path(), std::filesystem::perms{0755});
-  constexpr uid_t kNobodysUser = 65'531;
-  const auto open_without_threads = [&] {
-    if (::geteuid() == 0 && ::setuid(kNobodysUser) != 0) return 2;
-    const rlimit one{1, 1};
-    if (::setrlimit(RLIMIT_NPROC, &one) != 0) return 3;
-    try {
-      std::thread([] {}).join();
-      return 4;
-    } catch (const std::system_error&) {
-      return names(ModelDirectory::open(dir.path())).size() == 2 ? 0 : 5;
-    }
-  };
-  EXPECT_EXIT(::_exit(open_without_threads()), testing::ExitedWithCode(0), "");
+  using std::filesystem::perms;
+  std::filesystem::permissions(dir.path(), perms::owner_all | perms::group_read | perms::group_exec |
+                                               perms::others_read | perms::others_exec);
+  const auto is_opened = [&] { return names(ModelDirectory::open(dir.path())).size() == 2; };
+  EXPECT_EXIT(::_exit(run_without_threads(is_opened)), testing::ExitedWithCode(0), "");
 }
 
 TEST(ModelDirectory, TensorsThatSumToMoreThanCanBeCountedAreRefused) {

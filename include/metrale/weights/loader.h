@@ -68,7 +68,7 @@ class PieceSink {
   [[nodiscard]] std::span<std::byte> staging(std::size_t bytes) { return do_staging(bytes); }
   // Where in host memory the `bytes` of a load may be read to, so that nobody copies them; null: nowhere.
   // When its pieces are taken they lie there already, unless they could not be read there: bytes.data()
-  // tells.
+  // tells. Pages that are not there yet are made ahead, by a thread of the load.
   [[nodiscard]] std::byte* place(std::size_t load, std::uint64_t bytes) const {
     return do_place(load, bytes);
   }
