@@ -12,7 +12,8 @@ namespace metrale::weights {
 
 class PageMaker {
  public:
-  // In the order of `ranges`, which stay mapped until the end. Where there is no thread to be had, or the
+  // In the order of `ranges`, which stay mapped until the end, and as fast as it can: a virtual machine may
+  // have to get its memory first, more slowly than a disk reads. Where there is no thread to be had, or the
   // system cannot do it (Linux before 5.14), pages are made by who writes them.
   explicit PageMaker(std::vector<std::span<std::byte>> ranges);
   // Stops after the few pages at hand.

@@ -2,6 +2,7 @@
 // Pages that are there before anybody writes to them.
 #include "weights/page_maker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -26,7 +27,7 @@ constexpr std::size_t kPage = 4096;
 class Fresh {
  public:
   explicit Fresh(std::size_t bytes)
-      : bytes_(round_up(bytes, kPage)),
+      : bytes_(std::max(kPage, round_up(bytes, kPage))),
         at_(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (at_ == MAP_FAILED) throw std::bad_alloc();
     ::madvise(at_, bytes_, MADV_NOHUGEPAGE);
