@@ -226,9 +226,9 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
       ->check(CLI::Range(1U, 1000U))
       ->capture_default_str();
   command.add_option("--staging", flags->staging,
-                     "Staging memory, at most 256M (default: 16M for host memory, else 64M)");
+                     "Staging memory, at most 256M (default: 16M for host memory, else 44M)");
   command.add_option("--chunk", flags->chunk,
-                     "Bytes of one read (default: 1M on the way to host memory, else 2M)");
+                     "Bytes of one read (default: 1M on the way to host memory, else 1536K)");
   command.add_option("--engine", flags->engine, "What carries reads: auto, io_uring or posix")
       ->check(CLI::IsMember({"auto", "io_uring", "posix"}))
       ->capture_default_str();

@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-# Beside the defaults, 64M in chunks of 2M.
-VARIANTS = [[], ["--staging", "256M"]]
+# Beside the defaults, 44M in chunks of 1536K.
+VARIANTS = [[], ["--staging", "64M", "--chunk", "2M"], ["--staging", "256M"]]
 
 HERE = Path(__file__).resolve().parent
 

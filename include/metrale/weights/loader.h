@@ -50,7 +50,7 @@ struct RingShape {
 };
 // A small ring stays in the processor's caches, a large one keeps a device's copies under way.
 inline constexpr RingShape kHostRing{std::uint64_t{16} << 20, std::uint64_t{1} << 20};
-inline constexpr RingShape kDeviceRing{std::uint64_t{64} << 20, std::uint64_t{2} << 20};
+inline constexpr RingShape kDeviceRing{std::uint64_t{44} << 20, std::uint64_t{3} << 19};
 inline constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{256} << 20;
 
 // Takes pieces. All calls come from the thread that loads.
