@@ -38,6 +38,8 @@ class DeviceSink final : public PieceSink {
   DeviceSink(gpu::GpuBackend& gpu, std::vector<TensorTarget> targets);
   // Waits for what was enqueued.
   ~DeviceSink() override;
+  DeviceSink(const DeviceSink&) = delete;
+  DeviceSink& operator=(const DeviceSink&) = delete;
 
  private:
   // Converted elements on their way.
