@@ -128,14 +128,18 @@ LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad
 }
 
 std::vector<std::span<std::byte>> memory_of(const LoadList& list, std::span<const Chunk> chunks) {
-  constexpr std::ptrdiff_t kGapBytes = 4096;  // no page is left out
+  constexpr std::uintptr_t kPageBytes = 4096;  // a smaller gap holds no page of its own
   std::vector<std::span<std::byte>> memory;
   for (const Chunk& chunk : chunks) {
     for_each_load(list, chunk, [&](const LoadList::Entry& entry, std::uint64_t begin, std::uint64_t end) {
       if (entry.memory == nullptr) return;
       const std::span to(entry.memory + (begin - entry.begin), static_cast<std::size_t>(end - begin));
-      const auto gap = memory.empty() ? -1 : to.data() - (memory.back().data() + memory.back().size());
-      if (gap >= 0 && gap <= kGapBytes) {
+      // Wraps around where it lies before.
+      const std::uintptr_t gap = memory.empty()
+                                     ? kPageBytes
+                                     : reinterpret_cast<std::uintptr_t>(to.data()) -
+                                           reinterpret_cast<std::uintptr_t>(&memory.back().back()) - 1;
+      if (gap < kPageBytes) {
         memory.back() = {memory.back().data(), to.data() + to.size()};
       } else {
         memory.push_back(to);

@@ -30,7 +30,7 @@ struct LoadList {
     std::uint32_t file = 0;
     std::uint64_t begin = 0;  // in the file
     std::uint64_t end = 0;
-    std::byte* memory = nullptr;  // where the first byte belongs, if that is in host memory
+    std::byte* memory = nullptr;  // the sink's place() for the first byte
     std::byte* place = nullptr;   // the same, where it can be read into
   };
   std::vector<Entry> order;        // those with bytes
@@ -63,7 +63,7 @@ void for_each_load(const LoadList& list, const Chunk& chunk, Visit&& visit) {
   }
 }
 
-// Host memory in the order in which chunks fill it; ranges may share a page.
+// The places that the sink gave, in the order in which chunks fill them; ranges may share a page.
 [[nodiscard]] std::vector<std::span<std::byte>> memory_of(const LoadList& list,
                                                           std::span<const Chunk> chunks);
 

@@ -48,8 +48,8 @@ struct QueueUse {
 
 std::unique_ptr<io::IoQueue> make_queue(const LoadOptions& options, const QueueUse& use) {
   io::IoOptions io{.kind = options.engine};
-  // Who asks for a read copies what is in memory already, and makes the pages of new memory: io_uring would
-  // do that on this one thread.
+  // Who asks for a read copies what is in memory already, and makes those pages of new memory that nobody has
+  // made yet: io_uring would do that on this one thread.
   const bool asker_works = !use.reads_directly || use.reads_in_place;
   if (io.kind == io::IoEngineKind::kAuto && asker_works) io.kind = io::IoEngineKind::kPosix;
   const auto depth = static_cast<std::uint32_t>(ChunkReads::kMostParts * use.slots);
@@ -101,8 +101,7 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
       shards_(directory, list_, options_),
       chunks_(
           (shards_.settle_places(list_), cut_chunks(loads, list_, {options_.chunk_bytes, shards_.alignment()},
-                                                    sink.wants_order() ? 1 : options_.shards_at_once))),
-      page_maker_(memory_of(list_, chunks_)) {
+                                                    sink.wants_order() ? 1 : options_.shards_at_once))) {
   shards_.count_chunks(chunks_);
   settle_chunks();
   allocate();
@@ -141,6 +140,7 @@ void LoadStream::allocate() {
 }
 
 LoadStream::~LoadStream() {
+  page_maker_.stop();
   if (queue_) queue_->drain();
   if (finished_) return;
   try {
@@ -152,6 +152,7 @@ LoadStream::~LoadStream() {
 
 LoadReport LoadStream::run() {
   const auto start = std::chrono::steady_clock::now();
+  page_maker_.start(memory_of(list_, chunks_));
   for (const std::size_t load : list_.empty) sink_.take({.load = load, .offset_bytes = 0, .bytes = {}});
   while (delivered_ < chunks_.size()) {
     (void)reclaim(false);
@@ -161,6 +162,7 @@ LoadReport LoadStream::run() {
     if (queue_) queue_->submit();
     if (!deliver_arrived()) wait_for_something();
   }
+  page_maker_.stop();
   sink_.finish();
   finished_ = true;
   directory_.check_unchanged();

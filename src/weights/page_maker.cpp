@@ -20,6 +20,7 @@ constexpr std::uintptr_t kStepBytes = std::uintptr_t{4} << 20;
 
 void make_pages(const std::stop_token& stop, std::span<const std::span<std::byte>> ranges) {
   for (const std::span<std::byte> range : ranges) {
+    if (range.empty()) continue;
     std::byte* const end = range.data() + range.size();
     std::byte* at = range.data() - reinterpret_cast<std::uintptr_t>(range.data()) % kPageBytes;
     while (at < end) {
@@ -37,7 +38,7 @@ void make_pages(const std::stop_token& stop, std::span<const std::span<std::byte
 
 }  // namespace
 
-PageMaker::PageMaker(std::vector<std::span<std::byte>> ranges) {
+void PageMaker::start(std::vector<std::span<std::byte>> ranges) {
   if (ranges.empty()) return;
   try {
     thread_ =

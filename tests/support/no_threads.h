@@ -10,7 +10,8 @@
 
 namespace metrale {
 
-// Calls body() after that. An exit code: 0 where it returned true, 5 where not; others: threads can be had.
+// Calls body() after that, for root as a user who can open only what everybody can. An exit code: 0 where it
+// returned true, 5 where not; others: threads can be had.
 template <class Body>
 int run_without_threads(Body&& body) {
   // A limit on the processes of a user counts threads too; it does not bind root.
