@@ -7,6 +7,8 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <span>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -106,6 +108,35 @@ TEST(CpuBackend, CopyIntoMemoryFreedMeanwhileFailsItsStreamInCheckedBuilds) {
   std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(flag.data())).store(1);
 
   EXPECT_THROW(gpu->synchronize(stream.ref()), DeviceError);
+}
+
+// Large copies take another way than small ones.
+TEST(CpuBackend, CopiesOfAnySizeMoveTheirBytesAndNoOthers) {
+  const auto gpu = make();
+  const auto stream = gpu::make_stream(*gpu);
+  constexpr std::size_t kMargin = 128;
+  constexpr std::size_t kMost = (std::size_t{3} << 20) + 2 * kMargin;
+  std::vector<std::byte> source(kMost);
+  for (std::size_t i = 0; i < kMost; ++i) source[i] = static_cast<std::byte>(i * 31 + i / 251);
+  const gpu::DeviceBuffer buffer(*gpu, kMost);
+  const std::span<const std::byte> device(reinterpret_cast<const std::byte*>(buffer.ptr().address()), kMost);
+  for (const std::size_t size :
+       {std::size_t{1}, (std::size_t{256} << 10) - 1, std::size_t{256} << 10, (std::size_t{300} << 10) + 7,
+        (std::size_t{1} << 20) + 1, std::size_t{3} << 20}) {
+    for (const std::size_t to : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{64}}) {
+      for (const std::size_t from : {std::size_t{0}, std::size_t{5}}) {
+        gpu->memset_blocking(buffer.ptr(), 0xEE, kMost);
+        const std::span<const std::byte> bytes = std::span(source).subspan(from, size);
+        gpu->copy_h2d_async_retained(buffer.ptr().offset(to), bytes, stream.ref());
+        gpu->synchronize(stream.ref());
+        ASSERT_TRUE(std::ranges::equal(device.subspan(to, size), bytes)) << size << " to " << to;
+        const auto is_untouched = [](std::byte byte) { return byte == std::byte{0xEE}; };
+        ASSERT_TRUE(std::ranges::all_of(device.first(to), is_untouched)) << size << " to " << to;
+        ASSERT_TRUE(std::ranges::all_of(device.subspan(to + size, kMargin), is_untouched))
+            << size << " to " << to;
+      }
+    }
+  }
 }
 
 TEST(CpuBackend, SharesTheHostsMemoryUnlessLimited) {

@@ -11,6 +11,7 @@
 
 #include "backends/cpu/checks.h"
 #include "backends/cpu/host_memory.h"
+#include "backends/cpu/large_copy.h"
 
 namespace metrale::backends::cpu {
 namespace {
@@ -22,6 +23,8 @@ constexpr std::size_t kMaxKeptWords = std::size_t{1} << 20;
 // From here on one thread leaves memory bandwidth unused.
 constexpr std::size_t kParallelBytes = std::size_t{1} << 20;
 constexpr std::size_t kParallelGrain = std::size_t{256} << 10;
+// From here on a copy would push more out of the caches than it is worth there.
+constexpr std::size_t kUncachedBytes = std::size_t{256} << 10;
 
 template <class... Handlers>
 struct Overloaded : Handlers... {
@@ -31,12 +34,13 @@ template <class... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 void copy_bytes(ThreadPool& pool, std::byte* dst, const std::byte* src, std::size_t bytes) {
-  if (bytes < kParallelBytes) {
+  if (bytes < kUncachedBytes) {
     std::memcpy(dst, src, bytes);
     return;
   }
+  if (bytes < kParallelBytes) return copy_past_caches(dst, src, bytes);
   pool.parallel_for(bytes, kParallelGrain, [&](std::size_t begin, std::size_t end) {
-    std::memcpy(dst + begin, src + begin, end - begin);
+    copy_past_caches(dst + begin, src + begin, end - begin);
   });
 }
 
