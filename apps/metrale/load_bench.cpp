@@ -138,6 +138,8 @@ ordered_json as_json(const std::vector<Sample>& samples, const std::vector<Sampl
       {"page_cache_after", mid.cached_after},
       {"page_cache_growth", (static_cast<double>(mid.cached_after) - static_cast<double>(mid.cached_before)) /
                                 static_cast<double>(file_bytes)},
+      {"staging_bytes", mid.staging_bytes},
+      {"chunk_bytes", mid.chunk_bytes},
       {"detail", mid.detail}};
   if (raw != nullptr && !raw->empty()) {
     // Of runs that followed each other, so that a slow disk hits both.
@@ -151,15 +153,12 @@ ordered_json as_json(const std::vector<Sample>& samples, const std::vector<Sampl
 }
 
 ordered_json report_json(const LoadBenchFlags& flags, Subject& subject, const std::vector<Row>& rows) {
-  const weights::RingShape ring = subject.ring(load_options(flags));
   ordered_json json{{"path", flags.path},
                     {"files", subject.files()},
                     {"tensors", subject.tensors()},
                     {"tensor_bytes", subject.tensor_bytes()},
                     {"file_bytes", subject.file_bytes()},
                     {"runs", flags.runs},
-                    {"staging_bytes", ring.staging_bytes},
-                    {"chunk_bytes", ring.chunk_bytes},
                     {"file_layout", flags.file_layout},
                     {"paths", ordered_json::array()}};
   const Row* raw = flags.raw ? &rows.front() : nullptr;
@@ -225,10 +224,11 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
   command.add_option("--runs", flags->runs, "Runs of each, in turns")
       ->check(CLI::Range(1U, 1000U))
       ->capture_default_str();
-  command.add_option("--staging", flags->staging,
-                     "Staging memory, at most 256M (default: 16M for host memory, else 44M)");
+  command.add_option(
+      "--staging", flags->staging,
+      "Staging memory, at most 256M (default: 8M past the page cache; through it 16M, to a GPU 44M)");
   command.add_option("--chunk", flags->chunk,
-                     "Bytes of one read (default: 1M on the way to host memory, else 1536K)");
+                     "Bytes of one read (default: 512K past the page cache; through it 1M, to a GPU 1536K)");
   command.add_option("--engine", flags->engine, "What carries reads: auto, io_uring or posix")
       ->check(CLI::IsMember({"auto", "io_uring", "posix"}))
       ->capture_default_str();

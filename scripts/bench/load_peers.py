@@ -135,7 +135,7 @@ def run_metrale(program, directory, device, held):
     report = json.loads(out)
     cold = report["paths"][0]["cold"]
     row = {"seconds": cold["seconds"], "bytes": cold["bytes"], "holds_weights": False, "cpu_seconds": cold["cpu_seconds"],
-           "peak_bytes": cold["peak_bytes_beyond_weights"], "staging_bytes": report["staging_bytes"]}
+           "peak_bytes": cold["peak_bytes_beyond_weights"], "staging_bytes": cold["staging_bytes"]}
     return {"metrale": row}, None
 
 

@@ -18,7 +18,8 @@ namespace {
 constexpr std::uint64_t kAlignment = 4096;
 
 bool suits(const io::DirectAlignment& alignment, const LoadOptions& options) {
-  return alignment.memory_bytes <= kAlignment && alignment.offset_bytes <= options.chunk_bytes / 2;
+  const std::uint64_t chunk = options.chunk_bytes != 0 ? options.chunk_bytes : kDirectRing.chunk_bytes;
+  return alignment.memory_bytes <= kAlignment && alignment.offset_bytes <= chunk / 2;
 }
 
 LoadPathChoice choose(const SafetensorsFile& file, const LoadOptions& options, io::FileCalls& calls) {
@@ -120,7 +121,7 @@ void LoadShards::open(LoadShard& shard, io::IoQueue* queue) {
 }
 
 void LoadShards::fall_back(LoadShard& shard, int error_number) {
-  if (!shard.is_direct()) return;
+  if (!shard.is_direct() || !shard.buffered) return;
   // What others have in the page cache stays there.
   shard.drops_cache = shard.buffered->resident_bytes() <= shard.size_bytes / 2;
   shard.load.used = LoadPath::kBuffered;

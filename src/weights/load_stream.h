@@ -57,6 +57,8 @@ class LoadStream {
   // Delivers what may be; false where nothing was.
   bool deliver_arrived();
   void deliver(std::size_t slot);
+  // Chunks are left to be read, and slots that would hold them are still used by the sink.
+  [[nodiscard]] bool waits_for_memory() const;
   bool reclaim(bool wait);
   void wait_for_something();
   [[nodiscard]] std::optional<std::size_t> free_slot() const;
@@ -68,6 +70,7 @@ class LoadStream {
   LoadList list_;
   LoadReport report_;
   LoadShards shards_;
+  const RingShape ring_;
   std::vector<Chunk> chunks_;
   PageMaker page_maker_;
   bool reads_in_place_ = false;  // any of them

@@ -21,12 +21,9 @@ constexpr std::size_t kMostChunks = 1024;                           // in flight
 constexpr std::uint64_t kPageBytes = 4096;
 // Threads that read directly wait for the disk most of the time.
 constexpr unsigned kDirectThreads = 8;
-
-// The size of the ring depends on the files: only their chunks are settled.
-LoadOptions settle(LoadOptions options, const PieceSink& sink) {
-  options.chunk_bytes = ring_of(options, sink).chunk_bytes;
-  return options;
-}
+// How often a load that waits for reads looks whether the sink is done with a chunk, so that its memory is
+// read into again: some disks complete many reads at a time, and would be left with few.
+constexpr auto kReclaimPeriod = std::chrono::microseconds(50);
 
 // Refusals of direct I/O that some file systems give at the first transfer, not at open.
 bool is_refusal(int error_number) {
@@ -68,8 +65,9 @@ std::uint64_t RingShape::slot_bytes(std::uint64_t alignment_bytes) const {
   return round_up(chunk_bytes + kMostElementBytes + 2 * alignment_bytes, kPageBytes);
 }
 
-RingShape ring_of(const LoadOptions& options, const PieceSink& sink, std::uint64_t alignment_bytes) {
-  const RingShape wanted = sink.wanted_ring();
+RingShape ring_of(const LoadOptions& options, const PieceSink& sink, LoadPath used,
+                  std::uint64_t alignment_bytes) {
+  const RingShape wanted = used == LoadPath::kDirect ? kDirectRing : sink.wanted_ring();
   RingShape ring{.staging_bytes = options.staging_bytes,
                  .chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : wanted.chunk_bytes};
   if (ring.chunk_bytes < 2 * kPageBytes || ring.chunk_bytes > kMostChunkBytes) {
@@ -96,11 +94,13 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
     : directory_(directory),
       loads_(loads),
       sink_(sink),
-      options_(settle(options, sink)),
+      options_(options),
       list_(order_loads(directory, loads, sink)),
       shards_(directory, list_, options_),
+      ring_(ring_of(options_, sink, shards_.reads_directly() ? LoadPath::kDirect : LoadPath::kBuffered,
+                    shards_.alignment())),
       chunks_(
-          (shards_.settle_places(list_), cut_chunks(loads, list_, {options_.chunk_bytes, shards_.alignment()},
+          (shards_.settle_places(list_), cut_chunks(loads, list_, {ring_.chunk_bytes, shards_.alignment()},
                                                     sink.wants_order() ? 1 : options_.shards_at_once))) {
   shards_.count_chunks(chunks_);
   settle_chunks();
@@ -118,7 +118,7 @@ void LoadStream::settle_chunks() {
 
 void LoadStream::allocate() {
   // In flight are as many chunks as staging would hold, though those that are read in place take none of it.
-  const std::uint64_t most = ring_of(options_, sink_, shards_.alignment()).slots(shards_.alignment());
+  const std::uint64_t most = ring_.slots(shards_.alignment());
   slots_.resize(std::min<std::uint64_t>({most, chunks_.size(), kMostChunks}));
   completions_.resize(slots_.size() + 1);
   if (!shards_.needs_queue() || slots_.empty()) return;
@@ -170,6 +170,7 @@ LoadReport LoadStream::run() {
   for (const FileLoad& file : report_.files) report_.read_bytes += file.read_bytes;
   report_.loaded_bytes = list_.total_bytes;
   report_.chunks = chunks_.size();
+  report_.chunk_bytes = ring_.chunk_bytes;
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report_;
 }
@@ -274,6 +275,11 @@ void LoadStream::deliver(std::size_t slot) {
   }
 }
 
+bool LoadStream::waits_for_memory() const {
+  return next_chunk_ < chunks_.size() &&
+         std::ranges::any_of(slots_, [](const Slot& slot) { return slot.state == SlotState::kDelivered; });
+}
+
 bool LoadStream::reclaim(bool wait) {
   bool any = false;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -290,7 +296,9 @@ void LoadStream::wait_for_something() {
     if (!reclaim(true)) throw InvalidArgument("a load has nothing to wait for");
     return;
   }
-  const std::size_t count = queue_->poll(completions_);
+  const io::IoTime deadline =
+      waits_for_memory() ? std::chrono::steady_clock::now() + kReclaimPeriod : io::kForever;
+  const std::size_t count = queue_->poll(completions_, 1, deadline);
   for (std::size_t i = 0; i < count; ++i) take(completions_[i]);
 }
 

@@ -368,34 +368,6 @@ TEST(Loader, RefusesLoadsThatOverlapOrSplitElements) {
   refuses({{tensor, 68, 0}});
 }
 
-TEST(Loader, RefusesStagingThatIsTooSmallOrTooLarge) {
-  const RandomModel model(15);
-  const auto directory = ModelDirectory::open(model.path());
-  const auto loads = load_all(directory);
-  CollectingSink sink(loads);
-  LoadOptions small = small_chunks();
-  small.staging_bytes = small.chunk_bytes * 2;
-  EXPECT_THROW((void)load_tensors(directory, loads, sink, small), InvalidArgument);
-  LoadOptions large;
-  large.staging_bytes = kMaxStagingBytes + 1;
-  EXPECT_THROW((void)load_tensors(directory, loads, sink, large), InvalidArgument);
-}
-
-TEST(Loader, ARingIsWhatIsAskedForAndHoldsFourChunks) {
-  CallbackSink sink([](const Piece&) {});
-  EXPECT_EQ(ring_of({}, sink).staging_bytes, kHostRing.staging_bytes);
-  EXPECT_EQ(ring_of({}, sink).chunk_bytes, kHostRing.chunk_bytes);
-  LoadOptions large;
-  large.chunk_bytes = std::uint64_t{16} << 20;
-  EXPECT_EQ(ring_of(large, sink).slots(), 4U);
-  EXPECT_GT(ring_of(large, sink).staging_bytes, 4 * large.chunk_bytes);
-  large.staging_bytes = 4 * large.chunk_bytes;
-  EXPECT_THROW((void)ring_of(large, sink), InvalidArgument) << "chunks have edges";
-  large.chunk_bytes = std::uint64_t{63} << 20;
-  large.staging_bytes = 0;
-  EXPECT_LE(ring_of(large, sink).staging_bytes, kMaxStagingBytes);
-}
-
 TEST(Loader, AModelWithoutTensorsLoads) {
   const TempDir dir;
   write_safetensors(dir.file("model.safetensors"), std::vector<TensorData>{});

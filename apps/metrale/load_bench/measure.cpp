@@ -83,12 +83,15 @@ class RawReader {
     for (std::size_t i = 0; i < slots_; ++i) free_.push_back(i);
   }
 
+  [[nodiscard]] std::uint64_t chunk_bytes() const { return chunk_bytes_; }
+  [[nodiscard]] std::uint64_t staging_bytes() const { return slots_ * chunk_bytes_; }
   // The bytes of all files; once.
   std::uint64_t run() {
     std::uint64_t done = 0;
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const std::uint64_t size = files_[i].size_bytes();
-      const std::uint64_t unit = files_[i].is_direct() ? files_[i].direct_alignment()->offset_bytes : 1;
+      const auto alignment = files_[i].direct_alignment();
+      const std::uint64_t unit = alignment ? alignment->offset_bytes : 1;
       for (std::uint64_t at = 0; at < size; at += chunk_bytes_) {
         while (free_.empty()) done += collect();
         // The last read asks for whole units and gets what there is.
@@ -207,10 +210,6 @@ std::uint64_t Subject::make_warm() const {
   return cached_bytes();
 }
 
-weights::RingShape Subject::ring(const weights::LoadOptions& options) const {
-  return weights::ring_of(options, weights::DeviceSink(gpu_, {}));
-}
-
 Sample Subject::load(const weights::LoadOptions& options) {
   const std::uint64_t before = cached_bytes();
   weights::LoadReport report;
@@ -233,16 +232,22 @@ Sample Subject::load(const weights::LoadOptions& options) {
   }
   sample.cached_before = before;
   sample.cached_after = cached_bytes();
+  sample.staging_bytes = report.staging_bytes;
+  sample.chunk_bytes = report.chunk_bytes;
   return sample;
 }
 
 Sample Subject::read_raw(const weights::LoadOptions& options) const {
   const std::uint64_t before = cached_bytes();
-  RawReader reader(gpu_, model_.directory, options, ring(options));
+  const weights::DeviceSink sink(gpu_, {});
+  RawReader reader(gpu_, model_.directory, options,
+                   weights::ring_of(options, sink, weights::LoadPath::kDirect));
   Sample sample = timed([&] { return reader.run(); });
   sample.detail = "O_DIRECT, discarded";
   sample.cached_before = before;
   sample.cached_after = cached_bytes();
+  sample.staging_bytes = reader.staging_bytes();
+  sample.chunk_bytes = reader.chunk_bytes();
   return sample;
 }
 

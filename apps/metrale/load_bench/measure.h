@@ -21,7 +21,9 @@ struct Sample {
   std::uint64_t peak_bytes = 0;     // of the process, above what it held before and the weights
   std::uint64_t cached_before = 0;  // bytes of the files in the page cache
   std::uint64_t cached_after = 0;
-  std::string detail;  // what the load says of itself
+  std::uint64_t staging_bytes = 0;  // memory that bytes pass through
+  std::uint64_t chunk_bytes = 0;    // of one read
+  std::string detail;               // what the load says of itself
 };
 
 // What is measured: the tensors of a model, into memory of the device that is there already. Or all that it
@@ -46,11 +48,8 @@ class Subject {
   std::uint64_t make_warm() const;
   [[nodiscard]] std::uint64_t cached_bytes() const;
 
-  // What the options ask for, or else what a load takes.
-  [[nodiscard]] weights::RingShape ring(const weights::LoadOptions& options) const;
-
   [[nodiscard]] Sample load(const weights::LoadOptions& options);
-  // All bytes of the files past the page cache and nowhere: as many reads of the same size in flight.
+  // All bytes of the files past the page cache and nowhere, with the ring of a load that reads so.
   [[nodiscard]] Sample read_raw(const weights::LoadOptions& options) const;
 
  private:

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ring that chunks are read into: its shape, and that its memory is read into again as soon as it may be.
+#include <algorithm>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include <metrale/base/error.h>
+#include <metrale/io/make_queue.h>
+
+#include "weights/loader_support.h"
+
+namespace metrale::weights {
+namespace {
+
+constexpr std::size_t kSlots = 4;
+
+// Gives one answer, and no other before more reads were submitted than the ring holds at a time.
+class HoldingEngine final : public io::IoEngine {
+ public:
+  struct Seen {
+    bool has_given_up = false;  // somebody would have waited for ever
+  };
+  HoldingEngine(const io::IoOptions& options, Seen& seen)
+      : io::IoEngine(options.limits), inner_(io::make_io_engine(options)), seen_(seen) {}
+
+ private:
+  [[nodiscard]] std::string_view do_name() const override { return "holding"; }
+  [[nodiscard]] io::IoCapabilities do_capabilities() const override {
+    return {.max_depth = inner_->capabilities().max_depth};
+  }
+  [[nodiscard]] std::size_t do_submit(std::span<const io::RawTransfer> transfers) override {
+    const std::size_t taken = inner_->submit(transfers);
+    submitted_ += taken;
+    return taken;
+  }
+  [[nodiscard]] std::size_t do_reap(std::span<io::RawCompletion> out, io::IoTime deadline) override {
+    if (!has_answered_) {
+      const std::size_t count = inner_->reap(out.first(1), deadline);
+      has_answered_ = count != 0;
+      return count;
+    }
+    if (submitted_ <= kSlots && !seen_.has_given_up) {
+      if (deadline != io::kForever) return 0;
+      seen_.has_given_up = true;
+    }
+    return inner_->reap(out, deadline);
+  }
+
+  std::unique_ptr<io::IoEngine> inner_;
+  Seen& seen_;
+  std::size_t submitted_ = 0;
+  bool has_answered_ = false;
+};
+
+// Uses each chunk a while longer.
+class LingeringSink final : public PieceSink {
+ public:
+  [[nodiscard]] std::uint64_t taken_bytes() const { return taken_bytes_; }
+
+ private:
+  [[nodiscard]] bool do_wants_order() const override { return false; }
+  void do_take(const Piece& piece) override { taken_bytes_ += piece.bytes.size(); }
+  void do_end_chunk(std::size_t) override { questions_ = 0; }
+  [[nodiscard]] bool do_is_free(std::size_t, bool wait) override { return wait || ++questions_ > 3; }
+
+  std::uint64_t taken_bytes_ = 0;
+  int questions_ = 0;
+};
+
+// A disk that completes many reads at a time would else be left with the few that came back first.
+TEST(LoadRing, MemoryThatTheSinkIsDoneWithIsReadIntoWhileOtherReadsAreOut) {
+  const TempDir dir;
+  std::mt19937_64 random(31);
+  const Bytes data = random_bytes(random, std::size_t{128} << 10);
+  write_safetensors(dir.file("model.safetensors"),
+                    std::vector<TensorData>{{"t", DType::kU8, {data.size()}, data}});
+  const auto directory = ModelDirectory::open(dir.path());
+  const auto loads = load_all(directory);
+  HoldingEngine::Seen seen;
+  LoadOptions load;
+  load.path = LoadPath::kBuffered;
+  load.chunk_bytes = std::uint64_t{16} << 10;
+  load.staging_bytes = kSlots * RingShape{.chunk_bytes = load.chunk_bytes}.slot_bytes();
+  load.make_engine = [&](const io::IoOptions& options) {
+    return std::make_unique<HoldingEngine>(options, seen);
+  };
+  LingeringSink sink;
+  (void)load_tensors(directory, loads, sink, load);
+  EXPECT_EQ(sink.taken_bytes(), data.size());
+  EXPECT_FALSE(seen.has_given_up);
+}
+
+TEST(LoadRing, IsThatOfThePathByWhichFilesAreRead) {
+  const RandomModel model(32);
+  const auto directory = ModelDirectory::open(model.path());
+  const auto loads = load_all(directory);
+  for (const auto& [path, ring] :
+       {std::pair(LoadPath::kDirect, kDirectRing), {LoadPath::kBuffered, kHostRing}}) {
+    CollectingSink sink(loads);
+    LoadOptions load;
+    load.path = path;
+    const LoadReport report = load_tensors(directory, loads, sink, load);
+    EXPECT_EQ(report.files.front().used, path);
+    EXPECT_EQ(report.chunk_bytes, ring.chunk_bytes);
+    EXPECT_LE(report.staging_bytes, ring.staging_bytes);
+  }
+}
+
+TEST(LoadRing, RefusesStagingThatIsTooSmallOrTooLarge) {
+  const RandomModel model(15);
+  const auto directory = ModelDirectory::open(model.path());
+  const auto loads = load_all(directory);
+  CollectingSink sink(loads);
+  LoadOptions small = small_chunks();
+  small.staging_bytes = small.chunk_bytes * 2;
+  EXPECT_THROW((void)load_tensors(directory, loads, sink, small), InvalidArgument);
+  LoadOptions large;
+  large.staging_bytes = kMaxStagingBytes + 1;
+  EXPECT_THROW((void)load_tensors(directory, loads, sink, large), InvalidArgument);
+}
+
+TEST(LoadRing, IsWhatIsAskedForAndHoldsFourChunks) {
+  CallbackSink sink([](const Piece&) {});
+  const auto ring_by = [&](LoadPath used, const LoadOptions& options = {}) {
+    return ring_of(options, sink, used);
+  };
+  EXPECT_EQ(ring_by(LoadPath::kBuffered), kHostRing);
+  EXPECT_EQ(ring_by(LoadPath::kDirect), kDirectRing);
+  LoadOptions large;
+  large.chunk_bytes = std::uint64_t{16} << 20;
+  for (const LoadPath path : {LoadPath::kDirect, LoadPath::kBuffered}) {
+    EXPECT_EQ(ring_by(path, large).chunk_bytes, large.chunk_bytes);
+    EXPECT_EQ(ring_by(path, large).slots(), 4U);
+    EXPECT_GT(ring_by(path, large).staging_bytes, 4 * large.chunk_bytes);
+  }
+  large.staging_bytes = 4 * large.chunk_bytes;
+  EXPECT_THROW((void)ring_by(LoadPath::kDirect, large), InvalidArgument) << "chunks have edges";
+  large.chunk_bytes = std::uint64_t{63} << 20;
+  large.staging_bytes = 0;
+  EXPECT_LE(ring_by(LoadPath::kDirect, large).staging_bytes, kMaxStagingBytes);
+}
+
+}  // namespace
+}  // namespace metrale::weights
