@@ -226,9 +226,9 @@ Action add_load_bench(CLI::App& command, const runtime::Environment& environment
       ->capture_default_str();
   command.add_option(
       "--staging", flags->staging,
-      "Staging memory, at most 256M (default: 8M past the page cache; through it 16M, to a GPU 44M)");
+      "Staging memory, at most 256M (default: 16M; to a GPU 8M past the page cache, 44M through it)");
   command.add_option("--chunk", flags->chunk,
-                     "Bytes of one read (default: 512K past the page cache; through it 1M, to a GPU 1536K)");
+                     "Bytes of one read (default: 1M; to a GPU 256K past the page cache, 1536K through it)");
   command.add_option("--engine", flags->engine, "What carries reads: auto, io_uring or posix")
       ->check(CLI::IsMember({"auto", "io_uring", "posix"}))
       ->capture_default_str();

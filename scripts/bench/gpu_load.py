@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-# Beside the defaults, which are 44M in chunks of 1536K through the page cache and 8M in chunks of 512K past it.
+# Beside the defaults, which are 44M in chunks of 1536K through the page cache and 8M in chunks of 256K past it.
 VARIANTS = [[], ["--staging", "64M", "--chunk", "2M"]]
 
 HERE = Path(__file__).resolve().parent

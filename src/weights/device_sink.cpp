@@ -39,8 +39,9 @@ DeviceSink::~DeviceSink() {
   }
 }
 
-RingShape DeviceSink::do_wanted_ring() const {
-  return is_host_ ? kHostRing : kDeviceRing;
+RingShape DeviceSink::do_wanted_ring(LoadPath used) const {
+  if (is_host_) return kHostRing;
+  return used == LoadPath::kDirect ? kDirectDeviceRing : kDeviceRing;
 }
 
 std::span<std::byte> DeviceSink::do_staging(std::size_t bytes) {

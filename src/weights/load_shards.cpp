@@ -17,9 +17,8 @@ namespace {
 // units that are not small beside a chunk.
 constexpr std::uint64_t kAlignment = 4096;
 
-bool suits(const io::DirectAlignment& alignment, const LoadOptions& options) {
-  const std::uint64_t chunk = options.chunk_bytes != 0 ? options.chunk_bytes : kDirectRing.chunk_bytes;
-  return alignment.memory_bytes <= kAlignment && alignment.offset_bytes <= chunk / 2;
+bool suits(const io::DirectAlignment& alignment, std::uint64_t chunk_bytes) {
+  return alignment.memory_bytes <= kAlignment && alignment.offset_bytes <= chunk_bytes / 2;
 }
 
 LoadPathChoice choose(const SafetensorsFile& file, const LoadOptions& options, io::FileCalls& calls) {
@@ -29,7 +28,8 @@ LoadPathChoice choose(const SafetensorsFile& file, const LoadOptions& options, i
 
 }  // namespace
 
-LoadShards::LoadShards(const ModelDirectory& directory, const LoadList& list, const LoadOptions& options)
+LoadShards::LoadShards(const ModelDirectory& directory, const LoadList& list, const LoadOptions& options,
+                       std::uint64_t direct_chunk_bytes)
     : directory_(directory),
       calls_(options.calls == nullptr ? io::system_file_calls() : *options.calls),
       position_(directory.files().size()) {
@@ -47,7 +47,7 @@ LoadShards::LoadShards(const ModelDirectory& directory, const LoadList& list, co
     if (choice.path == LoadPath::kDirect) {
       const auto direct = io::File::try_open_direct(file.path(), io::OpenMode::kRead, calls_);
       const auto alignment = direct ? direct->direct_alignment() : std::nullopt;
-      if (!alignment || !suits(*alignment, options)) {
+      if (!alignment || !suits(*alignment, direct_chunk_bytes)) {
         choice = {
             LoadPath::kBuffered,
             alignment ? "its direct I/O is by units that are too large" : "its file system has no direct I/O",

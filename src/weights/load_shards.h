@@ -37,8 +37,10 @@ struct LoadShard {
 
 class LoadShards {
  public:
-  // Chooses the path of every file that `list` names. Nothing stays open.
-  LoadShards(const ModelDirectory& directory, const LoadList& list, const LoadOptions& options);
+  // Chooses the path of every file that `list` names; direct reads would be of so many bytes. Nothing stays
+  // open.
+  LoadShards(const ModelDirectory& directory, const LoadList& list, const LoadOptions& options,
+             std::uint64_t direct_chunk_bytes);
 
   [[nodiscard]] bool needs_queue() const;
   [[nodiscard]] bool reads_directly() const;  // any of them

@@ -67,9 +67,10 @@ std::uint64_t RingShape::slot_bytes(std::uint64_t alignment_bytes) const {
 
 RingShape ring_of(const LoadOptions& options, const PieceSink& sink, LoadPath used,
                   std::uint64_t alignment_bytes) {
-  const RingShape wanted = used == LoadPath::kDirect ? kDirectRing : sink.wanted_ring();
+  const RingShape wanted = sink.wanted_ring(used);
   RingShape ring{.staging_bytes = options.staging_bytes,
-                 .chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : wanted.chunk_bytes};
+                 .chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : wanted.chunk_bytes,
+                 .reads_apart = wanted.reads_apart};
   if (ring.chunk_bytes < 2 * kPageBytes || ring.chunk_bytes > kMostChunkBytes) {
     throw InvalidArgument(fmt::format("chunk_bytes is {}; 8 KiB to 63 MiB are possible", ring.chunk_bytes));
   }
@@ -96,7 +97,7 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
       sink_(sink),
       options_(options),
       list_(order_loads(directory, loads, sink)),
-      shards_(directory, list_, options_),
+      shards_(directory, list_, options_, ring_of(options_, sink, LoadPath::kDirect).chunk_bytes),
       ring_(ring_of(options_, sink, shards_.reads_directly() ? LoadPath::kDirect : LoadPath::kBuffered,
                     shards_.alignment())),
       chunks_(
@@ -212,6 +213,7 @@ void LoadStream::read(std::size_t slot) {
     ++s.reads;
     shard.load.read_bytes += to.size();
   }
+  if (ring_.reads_apart) queue_->submit();
 }
 
 void LoadStream::take(const io::Completion& completion) {

@@ -6,7 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <metrale/base/error.h>
+#include <metrale/gpu/buffer.h>
+#include <metrale/gpu/mock.h>
 #include <metrale/io/make_queue.h>
+#include <metrale/weights/device_sink.h>
+#include <metrale/weights/file_layout.h>
 
 #include "weights/loader_support.h"
 
@@ -91,13 +95,20 @@ TEST(LoadRing, MemoryThatTheSinkIsDoneWithIsReadIntoWhileOtherReadsAreOut) {
   EXPECT_FALSE(seen.has_given_up);
 }
 
-TEST(LoadRing, IsThatOfThePathByWhichFilesAreRead) {
+TEST(LoadRing, ToADeviceIsThatOfThePathByWhichFilesAreRead) {
   const RandomModel model(32);
   const auto directory = ModelDirectory::open(model.path());
   const auto loads = load_all(directory);
+  const auto gpu = gpu::make_mock_backend({});
+  const FileLayout layout = file_layout(loads);
+  const gpu::DeviceBuffer slab(*gpu, layout.size_bytes);
+  std::vector<TensorTarget> targets;
+  for (const std::uint64_t offset : layout.offsets) {
+    targets.push_back({.address = slab.ptr().offset(offset), .convert = {}});
+  }
   for (const auto& [path, ring] :
-       {std::pair(LoadPath::kDirect, kDirectRing), {LoadPath::kBuffered, kHostRing}}) {
-    CollectingSink sink(loads);
+       {std::pair(LoadPath::kDirect, kDirectDeviceRing), {LoadPath::kBuffered, kDeviceRing}}) {
+    DeviceSink sink(*gpu, targets);
     LoadOptions load;
     load.path = path;
     const LoadReport report = load_tensors(directory, loads, sink, load);
@@ -126,7 +137,7 @@ TEST(LoadRing, IsWhatIsAskedForAndHoldsFourChunks) {
     return ring_of(options, sink, used);
   };
   EXPECT_EQ(ring_by(LoadPath::kBuffered), kHostRing);
-  EXPECT_EQ(ring_by(LoadPath::kDirect), kDirectRing);
+  EXPECT_EQ(ring_by(LoadPath::kDirect), kHostRing);
   LoadOptions large;
   large.chunk_bytes = std::uint64_t{16} << 20;
   for (const LoadPath path : {LoadPath::kDirect, LoadPath::kBuffered}) {

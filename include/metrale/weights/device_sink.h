@@ -49,7 +49,7 @@ class DeviceSink final : public PieceSink {
     bool is_used = false;
   };
 
-  [[nodiscard]] RingShape do_wanted_ring() const override;
+  [[nodiscard]] RingShape do_wanted_ring(LoadPath used) const override;
   [[nodiscard]] std::span<std::byte> do_staging(std::size_t bytes) override;
   [[nodiscard]] std::byte* do_place(std::size_t load, std::uint64_t bytes) const override;
   [[nodiscard]] bool do_wants_order() const override { return false; }

@@ -40,6 +40,8 @@ struct Piece {
 struct RingShape {
   std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = 0;  // of one read
+  // Reads are handed over one by one, so that the system does not merge them into larger ones.
+  bool reads_apart = false;
 
   // What a chunk takes of it at most, with its edges.
   [[nodiscard]] std::uint64_t slot_bytes(std::uint64_t alignment_bytes = 4096) const;
@@ -49,13 +51,16 @@ struct RingShape {
   }
   bool operator==(const RingShape&) const = default;
 };
-// Of reads past the page cache, whatever the sink: disks of virtual machines give a fifth less to reads of
-// several times as much in flight.
-inline constexpr RingShape kDirectRing{std::uint64_t{8} << 20, std::uint64_t{512} << 10};
-// Of reads through it: a small ring stays in the processor's caches, a large one keeps a device's copies
-// under way.
-inline constexpr RingShape kHostRing{std::uint64_t{16} << 20, std::uint64_t{1} << 20};
-inline constexpr RingShape kDeviceRing{std::uint64_t{44} << 20, std::uint64_t{3} << 19};
+// A small ring stays in the processor's caches.
+inline constexpr RingShape kHostRing{.staging_bytes = std::uint64_t{16} << 20,
+                                     .chunk_bytes = std::uint64_t{1} << 20};
+// On the way to a device: what comes out of the page cache is as fast as the device's copies, which a large
+// ring keeps under way; disks of virtual machines give a fifth less to reads as large, and to as much in
+// flight.
+inline constexpr RingShape kDeviceRing{.staging_bytes = std::uint64_t{44} << 20,
+                                       .chunk_bytes = std::uint64_t{3} << 19};
+inline constexpr RingShape kDirectDeviceRing{
+    .staging_bytes = std::uint64_t{8} << 20, .chunk_bytes = std::uint64_t{256} << 10, .reads_apart = true};
 inline constexpr std::uint64_t kMaxStagingBytes = std::uint64_t{256} << 20;
 
 // Takes pieces. All calls come from the thread that loads.
@@ -66,8 +71,8 @@ class PieceSink {
   PieceSink(const PieceSink&) = delete;
   PieceSink& operator=(const PieceSink&) = delete;
 
-  // The ring of reads through the page cache, where LoadOptions says nothing else.
-  [[nodiscard]] RingShape wanted_ring() const { return do_wanted_ring(); }
+  // The ring of reads by this path, where LoadOptions says nothing else.
+  [[nodiscard]] RingShape wanted_ring(LoadPath used) const { return do_wanted_ring(used); }
   // Page-locked memory for the ring where the sink has a use for it, aligned to 4096; the loader's own
   // otherwise (an empty span). Called once; lives until finish() or the sink's end.
   [[nodiscard]] std::span<std::byte> staging(std::size_t bytes) { return do_staging(bytes); }
@@ -89,7 +94,7 @@ class PieceSink {
   void finish() { do_finish(); }
 
  private:
-  [[nodiscard]] virtual RingShape do_wanted_ring() const { return kHostRing; }
+  [[nodiscard]] virtual RingShape do_wanted_ring(LoadPath) const { return kHostRing; }
   [[nodiscard]] virtual std::span<std::byte> do_staging(std::size_t) { return {}; }
   [[nodiscard]] virtual std::byte* do_place(std::size_t, std::uint64_t) const { return nullptr; }
   [[nodiscard]] virtual bool do_wants_order() const { return true; }
@@ -112,7 +117,7 @@ class CallbackSink final : public PieceSink {
 struct LoadOptions {
   LoadPath path = LoadPath::kAuto;
   // In all, the sink's included. At least four chunks with their edges (InvalidArgument). 0, here and below:
-  // kDirectRing where files are read past the page cache, else as the sink wants.
+  // as the sink wants.
   std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = 0;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
@@ -128,8 +133,8 @@ struct LoadOptions {
   std::function<std::unique_ptr<io::IoEngine>(const io::IoOptions&)> make_engine;
 };
 
-// The ring of a load by this path: as the options say, else kDirectRing or what the sink wants; four chunks
-// where that is more. Throws InvalidArgument for options that make no sense.
+// The ring of a load by this path: as the options say, else as the sink wants; four chunks where that is more
+// than it wants. Throws InvalidArgument for options that make no sense.
 [[nodiscard]] RingShape ring_of(const LoadOptions& options, const PieceSink& sink, LoadPath used,
                                 std::uint64_t alignment_bytes = 4096);
 
