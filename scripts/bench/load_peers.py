@@ -289,7 +289,7 @@ def report(sections, arguments):
                     rows.append({"name": name, "metric": metric, "value": entry[key] * scale, "unit": unit})
         rows += own
     return {
-        "bench": "load_peers" if arguments.device == "cpu" else "gpu_load_peers", "commit": commit or "unknown", "date": datetime.date.today().isoformat(),
+        "bench": arguments.out.stem, "commit": commit or "unknown", "date": datetime.date.today().isoformat(),
         "machine": {"cpu": processor(), "cores": os.cpu_count(), "compiler": f"Python {platform.python_version()}"},
         "conditions": f"Into memory of {place}, allocated within the time (load-bench: before it), which the system had a moment before; {before}; "
                       f"medians of {arguments.rounds} interleaved rounds, a fresh process each; {packages}",

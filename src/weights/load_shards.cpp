@@ -76,6 +76,16 @@ bool LoadShards::reads_directly() const {
   return std::any_of(shards_.begin(), shards_.end(), [](const LoadShard& s) { return s.is_direct(); });
 }
 
+LoadPath LoadShards::main_path() const {
+  std::uint64_t direct = 0;
+  std::uint64_t all = 0;
+  for (const LoadShard& shard : shards_) {
+    all += shard.load.loaded_bytes;
+    if (shard.is_direct()) direct += shard.load.loaded_bytes;
+  }
+  return direct > all / 2 ? LoadPath::kDirect : LoadPath::kBuffered;
+}
+
 std::uint64_t LoadShards::alignment() const {
   std::uint64_t most = kAlignment;
   for (const LoadShard& shard : shards_) most = std::max(most, shard.alignment);
@@ -121,7 +131,8 @@ void LoadShards::open(LoadShard& shard, io::IoQueue* queue) {
 }
 
 void LoadShards::fall_back(LoadShard& shard, int error_number) {
-  if (!shard.is_direct() || !shard.buffered) return;
+  if (!shard.is_direct()) return;
+  expects(shard.buffered.has_value(), "a shard that falls back is open");
   // What others have in the page cache stays there.
   shard.drops_cache = shard.buffered->resident_bytes() <= shard.size_bytes / 2;
   shard.load.used = LoadPath::kBuffered;

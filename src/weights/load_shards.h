@@ -44,6 +44,8 @@ class LoadShards {
 
   [[nodiscard]] bool needs_queue() const;
   [[nodiscard]] bool reads_directly() const;  // any of them
+  // kDirect where most bytes are read so, else kBuffered.
+  [[nodiscard]] LoadPath main_path() const;
   // Of any file's direct reads; at least 4096.
   [[nodiscard]] std::uint64_t alignment() const;
   // Takes places away that cannot be read into by the paths of their files: a mapping is not read, and direct

@@ -78,6 +78,12 @@ RingShape ring_of(const LoadOptions& options, const PieceSink& sink, LoadPath us
     throw InvalidArgument(
         fmt::format("staging_bytes is {}; at most {} are used", ring.staging_bytes, kMaxStagingBytes));
   }
+  if (ring.staging_bytes != 0 && options.chunk_bytes == 0) {
+    // Staging that holds too few of the wanted chunks holds smaller ones.
+    const std::uint64_t share = ring.staging_bytes / kFewestChunks / kPageBytes * kPageBytes;
+    const std::uint64_t edges = round_up(kMostElementBytes + 2 * alignment_bytes, kPageBytes);
+    if (share >= edges + 2 * kPageBytes) ring.chunk_bytes = std::min(ring.chunk_bytes, share - edges);
+  }
   if (ring.staging_bytes == 0) {
     const std::uint64_t fewest = kFewestChunks * ring.slot_bytes(alignment_bytes);
     ring.staging_bytes = std::min(std::max(wanted.staging_bytes, fewest), kMaxStagingBytes);
@@ -98,8 +104,7 @@ LoadStream::LoadStream(const ModelDirectory& directory, std::span<const TensorLo
       options_(options),
       list_(order_loads(directory, loads, sink)),
       shards_(directory, list_, options_, ring_of(options_, sink, LoadPath::kDirect).chunk_bytes),
-      ring_(ring_of(options_, sink, shards_.reads_directly() ? LoadPath::kDirect : LoadPath::kBuffered,
-                    shards_.alignment())),
+      ring_(ring_of(options_, sink, shards_.main_path(), shards_.alignment())),
       chunks_(
           (shards_.settle_places(list_), cut_chunks(loads, list_, {ring_.chunk_bytes, shards_.alignment()},
                                                     sink.wants_order() ? 1 : options_.shards_at_once))) {
@@ -171,7 +176,7 @@ LoadReport LoadStream::run() {
   for (const FileLoad& file : report_.files) report_.read_bytes += file.read_bytes;
   report_.loaded_bytes = list_.total_bytes;
   report_.chunks = chunks_.size();
-  report_.chunk_bytes = ring_.chunk_bytes;
+  report_.chunk_bytes = queue_ ? ring_.chunk_bytes : 0;
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report_;
 }

@@ -29,6 +29,9 @@ TEST_F(LoadBench, EveryPathLoadsEveryByteColdAndWarm) {
       EXPECT_GT(path[state]["seconds"].get<double>(), 0) << names.back();
       EXPECT_EQ(path[state]["all_seconds"].size(), 2U) << names.back();
       EXPECT_TRUE(path[state].contains("share_of_raw")) << names.back();
+      const bool reads = path["name"] != "mmap";
+      EXPECT_EQ(path[state]["staging_bytes"].get<std::uint64_t>() != 0, reads) << names.back();
+      EXPECT_EQ(path[state]["chunk_bytes"].get<std::uint64_t>() != 0, reads) << names.back();
     }
   }
   EXPECT_THAT(names, testing::ElementsAre("raw", "auto", "direct", "buffered", "mmap"));

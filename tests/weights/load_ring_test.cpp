@@ -19,6 +19,29 @@ namespace {
 
 constexpr std::size_t kSlots = 4;
 
+// Counts how many reads come at a time.
+class CountingEngine final : public io::IoEngine {
+ public:
+  CountingEngine(const io::IoOptions& options, std::size_t& most)
+      : io::IoEngine(options.limits), inner_(io::make_io_engine(options)), most_(most) {}
+
+ private:
+  [[nodiscard]] std::string_view do_name() const override { return "counting"; }
+  [[nodiscard]] io::IoCapabilities do_capabilities() const override {
+    return {.max_depth = inner_->capabilities().max_depth};
+  }
+  [[nodiscard]] std::size_t do_submit(std::span<const io::RawTransfer> transfers) override {
+    most_ = std::max(most_, transfers.size());
+    return inner_->submit(transfers);
+  }
+  [[nodiscard]] std::size_t do_reap(std::span<io::RawCompletion> out, io::IoTime deadline) override {
+    return inner_->reap(out, deadline);
+  }
+
+  std::unique_ptr<io::IoEngine> inner_;
+  std::size_t& most_;
+};
+
 // Gives one answer, and no other before more reads were submitted than the ring holds at a time.
 class HoldingEngine final : public io::IoEngine {
  public:
@@ -115,7 +138,50 @@ TEST(LoadRing, ToADeviceIsThatOfThePathByWhichFilesAreRead) {
     EXPECT_EQ(report.files.front().used, path);
     EXPECT_EQ(report.chunk_bytes, ring.chunk_bytes);
     EXPECT_LE(report.staging_bytes, ring.staging_bytes);
+    EXPECT_EQ(ring_of({}, DeviceSink(*gpu, {}), path), ring);
   }
+}
+
+TEST(LoadRing, ReadsOfADevicesDirectLoadAreHandedOverOneByOne) {
+  const TempDir dir;
+  std::mt19937_64 random(33);
+  const Bytes data = random_bytes(random, std::size_t{512} << 10);
+  write_safetensors(dir.file("model.safetensors"),
+                    std::vector<TensorData>{{"t", DType::kU8, {data.size()}, data}});
+  const auto directory = ModelDirectory::open(dir.path());
+  const auto loads = load_all(directory);
+  const auto gpu = gpu::make_mock_backend({});
+  const gpu::DeviceBuffer slab(*gpu, data.size());
+  const auto most_at_a_time = [&](LoadPath path) {
+    std::size_t most = 0;
+    LoadOptions load;
+    load.path = path;
+    load.chunk_bytes = std::uint64_t{16} << 10;
+    load.make_engine = [&](const io::IoOptions& options) {
+      return std::make_unique<CountingEngine>(options, most);
+    };
+    DeviceSink sink(*gpu, {{.address = slab.ptr(), .convert = {}}});
+    const LoadReport report = load_tensors(directory, loads, sink, load);
+    EXPECT_EQ(report.files.front().used, path);
+    return most;
+  };
+  // A chunk's edges are read with it.
+  EXPECT_LE(most_at_a_time(LoadPath::kDirect), 3U);
+  EXPECT_GT(most_at_a_time(LoadPath::kBuffered), 16U);
+}
+
+TEST(LoadRing, StagingThatIsTooSmallForTheWantedChunksHoldsSmallerOnes) {
+  CallbackSink sink([](const Piece&) {});
+  LoadOptions small;
+  small.staging_bytes = std::uint64_t{1} << 20;
+  const RingShape ring = ring_of(small, sink, LoadPath::kBuffered);
+  EXPECT_LT(ring.chunk_bytes, kHostRing.chunk_bytes);
+  EXPECT_GE(ring.chunk_bytes, std::uint64_t{200} << 10);
+  EXPECT_EQ(ring.slots(), 4U);
+  small.staging_bytes = std::uint64_t{128} << 10;
+  EXPECT_EQ(ring_of(small, sink, LoadPath::kBuffered).slots(), 4U);
+  small.staging_bytes = std::uint64_t{16} << 10;
+  EXPECT_THROW((void)ring_of(small, sink, LoadPath::kBuffered), InvalidArgument);
 }
 
 TEST(LoadRing, RefusesStagingThatIsTooSmallOrTooLarge) {

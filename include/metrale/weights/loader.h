@@ -55,7 +55,7 @@ struct RingShape {
 inline constexpr RingShape kHostRing{.staging_bytes = std::uint64_t{16} << 20,
                                      .chunk_bytes = std::uint64_t{1} << 20};
 // On the way to a device: what comes out of the page cache is as fast as the device's copies, which a large
-// ring keeps under way; disks of virtual machines give a fifth less to reads as large, and to as much in
+// ring keeps under way; disks of virtual machines give less to reads as large, and to as much in
 // flight.
 inline constexpr RingShape kDeviceRing{.staging_bytes = std::uint64_t{44} << 20,
                                        .chunk_bytes = std::uint64_t{3} << 19};
@@ -71,7 +71,8 @@ class PieceSink {
   PieceSink(const PieceSink&) = delete;
   PieceSink& operator=(const PieceSink&) = delete;
 
-  // The ring of reads by this path, where LoadOptions says nothing else.
+  // The ring where LoadOptions says nothing else; `used` is kDirect where most bytes of the load are read
+  // past the page cache, else kBuffered. May be asked more than once, before the load begins.
   [[nodiscard]] RingShape wanted_ring(LoadPath used) const { return do_wanted_ring(used); }
   // Page-locked memory for the ring where the sink has a use for it, aligned to 4096; the loader's own
   // otherwise (an empty span). Called once; lives until finish() or the sink's end.
@@ -88,7 +89,8 @@ class PieceSink {
   void take(const Piece& piece) { do_take(piece); }
   // Everything taken since the last call came from chunk `chunk`.
   void end_chunk(std::size_t chunk) { do_end_chunk(chunk); }
-  // Whether the chunk's bytes are no longer needed; waits for that where `wait`.
+  // Whether the chunk's bytes are no longer needed; waits for that where `wait`. Asked again and again while
+  // the load waits for reads: cheap, without `wait`.
   [[nodiscard]] bool is_free(std::size_t chunk, bool wait) { return do_is_free(chunk, wait); }
   // Blocking: everything that was taken is where it belongs.
   void finish() { do_finish(); }
@@ -116,8 +118,8 @@ class CallbackSink final : public PieceSink {
 
 struct LoadOptions {
   LoadPath path = LoadPath::kAuto;
-  // In all, the sink's included. At least four chunks with their edges (InvalidArgument). 0, here and below:
-  // as the sink wants.
+  // In all, the sink's included. At least four chunks with their edges (InvalidArgument); chunks whose size
+  // is not given shrink for it, to 8 KiB at least. 0, here and below: as the sink wants.
   std::uint64_t staging_bytes = 0;
   std::uint64_t chunk_bytes = 0;
   unsigned shards_at_once = 2;  // a sink that wants order gets one
@@ -133,8 +135,8 @@ struct LoadOptions {
   std::function<std::unique_ptr<io::IoEngine>(const io::IoOptions&)> make_engine;
 };
 
-// The ring of a load by this path: as the options say, else as the sink wants; four chunks where that is more
-// than it wants. Throws InvalidArgument for options that make no sense.
+// The ring of a load that reads most bytes by this path: as the options say, else as the sink wants; four
+// chunks where that is more than it wants. Throws InvalidArgument for options that make no sense.
 [[nodiscard]] RingShape ring_of(const LoadOptions& options, const PieceSink& sink, LoadPath used,
                                 std::uint64_t alignment_bytes = 4096);
 
@@ -153,7 +155,7 @@ struct LoadReport {
   std::uint64_t loaded_bytes = 0;
   std::uint64_t read_bytes = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t chunk_bytes = 0;    // the aim
+  std::uint64_t chunk_bytes = 0;    // of one read, about; 0 where every file was mapped
   std::uint64_t staging_bytes = 0;  // what was allocated of the ring
   double seconds = 0;
 };

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxKeptWords = std::size_t{1} << 20;
 // From here on one thread leaves memory bandwidth unused.
 constexpr std::size_t kParallelBytes = std::size_t{1} << 20;
 constexpr std::size_t kParallelGrain = std::size_t{256} << 10;
-// From here on a copy would push more out of the caches than it is worth there.
+// From here on a copy to the device (a load's, mostly) pushes more out of the caches than it is worth there.
 constexpr std::size_t kUncachedBytes = std::size_t{256} << 10;
 
 template <class... Handlers>
@@ -33,15 +33,16 @@ struct Overloaded : Handlers... {
 template <class... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
-void copy_bytes(ThreadPool& pool, std::byte* dst, const std::byte* src, std::size_t bytes) {
-  if (bytes < kUncachedBytes) {
-    std::memcpy(dst, src, bytes);
-    return;
-  }
-  if (bytes < kParallelBytes) return copy_past_caches(dst, src, bytes);
-  pool.parallel_for(bytes, kParallelGrain, [&](std::size_t begin, std::size_t end) {
-    copy_past_caches(dst + begin, src + begin, end - begin);
-  });
+void copy_cached(std::byte* dst, const std::byte* src, std::size_t bytes) {
+  std::memcpy(dst, src, bytes);
+}
+
+void copy_bytes(ThreadPool& pool, std::byte* dst, const std::byte* src, std::size_t bytes,
+                bool is_from_host) {
+  const auto copy = is_from_host && bytes >= kUncachedBytes ? &copy_past_caches : &copy_cached;
+  if (bytes < kParallelBytes) return copy(dst, src, bytes);
+  pool.parallel_for(bytes, kParallelGrain,
+                    [&](std::size_t begin, std::size_t end) { copy(dst + begin, src + begin, end - begin); });
 }
 
 void fill_bytes(ThreadPool& pool, std::byte* dst, std::uint8_t value, std::size_t bytes) {
@@ -130,11 +131,11 @@ void execute(const Command& command, const Batch& batch, ThreadPool& pool, const
                         [&](const CopyCommand& c) {
                           if (c.to_device) check_live(memory, c.dst, c.bytes);
                           if (c.from_device) check_live(memory, c.src, c.bytes);
-                          copy_bytes(pool, c.dst, c.src, c.bytes);
+                          copy_bytes(pool, c.dst, c.src, c.bytes, c.to_device && !c.from_device);
                         },
                         [&](const StagedCopyCommand& c) {
                           check_live(memory, c.dst, c.bytes);
-                          copy_bytes(pool, c.dst, batch.source(c), c.bytes);
+                          copy_bytes(pool, c.dst, batch.source(c), c.bytes, true);
                         },
                         [&](const Copy2dCommand& c) {
                           check_live(memory, c.dst, c.dst_pitch_bytes * (c.rows - 1) + c.row_bytes);

@@ -5,13 +5,15 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__SSE2__)
+// Sanitizers watch memcpy, and not these stores.
+#if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define METRALE_STREAMING_STORES 1
 #include <emmintrin.h>
 #endif
 
 namespace metrale::backends::cpu {
 
-#if defined(__SSE2__)
+#if defined(METRALE_STREAMING_STORES)
 
 void copy_past_caches(std::byte* dst, const std::byte* src, std::size_t bytes) {
   constexpr std::size_t kLine = 64;
