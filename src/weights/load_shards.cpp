@@ -132,7 +132,7 @@ void LoadShards::open(LoadShard& shard, io::IoQueue* queue) {
 
 void LoadShards::fall_back(LoadShard& shard, int error_number) {
   if (!shard.is_direct()) return;
-  expects(shard.buffered.has_value(), "a shard that falls back is open");
+  if (!shard.buffered) throw InvalidArgument("a file that is not open cannot be read in another way");
   // What others have in the page cache stays there.
   shard.drops_cache = shard.buffered->resident_bytes() <= shard.size_bytes / 2;
   shard.load.used = LoadPath::kBuffered;
