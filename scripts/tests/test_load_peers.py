@@ -25,7 +25,7 @@ class LoadPeers(unittest.TestCase):
             load_peers.RAW: [row(1.0, holds_weights=False), row(4.0, holds_weights=False), row(1.0, holds_weights=False)],
             "metrale": [row(2.0, cpu_seconds=None, peak_bytes=None), row(2.0), row(2.0)],
         }, "cpu")
-        self.arguments = argparse.Namespace(rounds=3, device="cpu", warm=False, python=sys.executable, commit=None)
+        self.arguments = argparse.Namespace(rounds=3, device="cpu", warm=False, python=sys.executable, commit=None, out=Path("gpu_load_disk.json"))
 
     def test_figures_are_medians_and_ratios_are_of_rounds(self):
         self.assertEqual([entry["name"] for entry in self.summary], [load_peers.RAW, "metrale", "slow"])
@@ -49,6 +49,7 @@ class LoadPeers(unittest.TestCase):
         for entry in report["rows"]:
             self.assertEqual(list(make_benchmarks_doc.shape_problems(entry, make_benchmarks_doc.ROW_KEYS, "")), [])
         self.assertIn("one file, slow", make_benchmarks_doc.section(report))
+        self.assertEqual(report["bench"], "gpu_load_disk")
 
     def test_program_without_the_command_is_found(self):
         self.assertFalse(load_peers.has_load_bench("/nonexistent/metrale"))
