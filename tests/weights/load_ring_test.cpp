@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring that chunks are read into: its shape, and that its memory is read into again as soon as it may be.
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <metrale/base/error.h>
 #include <metrale/gpu/buffer.h>
 #include <metrale/gpu/mock.h>
+#include <metrale/io/file.h>
 #include <metrale/io/make_queue.h>
 #include <metrale/weights/device_sink.h>
 #include <metrale/weights/file_layout.h>
@@ -19,66 +21,104 @@ namespace {
 
 constexpr std::size_t kSlots = 4;
 
-// Counts how many reads come at a time.
-class CountingEngine final : public io::IoEngine {
- public:
-  CountingEngine(const io::IoOptions& options, std::size_t& most)
-      : io::IoEngine(options.limits), inner_(io::make_io_engine(options)), most_(most) {}
-
- private:
-  [[nodiscard]] std::string_view do_name() const override { return "counting"; }
-  [[nodiscard]] io::IoCapabilities do_capabilities() const override {
-    return {.max_depth = inner_->capabilities().max_depth};
-  }
+// Hands on what it is asked for.
+class PassingEngine : public io::IoEngine {
+ protected:
+  explicit PassingEngine(const io::IoOptions& options)
+      : io::IoEngine(options.limits), inner_(io::make_io_engine(options)) {}
   [[nodiscard]] std::size_t do_submit(std::span<const io::RawTransfer> transfers) override {
-    most_ = std::max(most_, transfers.size());
     return inner_->submit(transfers);
   }
   [[nodiscard]] std::size_t do_reap(std::span<io::RawCompletion> out, io::IoTime deadline) override {
     return inner_->reap(out, deadline);
   }
 
+ private:
+  [[nodiscard]] std::string_view do_name() const override { return "passing"; }
+  [[nodiscard]] io::IoCapabilities do_capabilities() const override {
+    return {.max_depth = inner_->capabilities().max_depth};
+  }
+
   std::unique_ptr<io::IoEngine> inner_;
+};
+
+// Counts how many reads come at a time.
+class CountingEngine final : public PassingEngine {
+ public:
+  CountingEngine(const io::IoOptions& options, std::size_t& most) : PassingEngine(options), most_(most) {}
+
+ private:
+  [[nodiscard]] std::size_t do_submit(std::span<const io::RawTransfer> transfers) override {
+    most_ = std::max(most_, transfers.size());
+    return PassingEngine::do_submit(transfers);
+  }
+
   std::size_t& most_;
 };
 
 // Gives one answer, and no other before more reads were submitted than the ring holds at a time.
-class HoldingEngine final : public io::IoEngine {
+class HoldingEngine final : public PassingEngine {
  public:
-  struct Seen {
-    bool has_given_up = false;  // somebody would have waited for ever
-  };
-  HoldingEngine(const io::IoOptions& options, Seen& seen)
-      : io::IoEngine(options.limits), inner_(io::make_io_engine(options)), seen_(seen) {}
+  // Of `has_given_up`: somebody would have waited for ever.
+  HoldingEngine(const io::IoOptions& options, bool& has_given_up)
+      : PassingEngine(options), has_given_up_(has_given_up) {}
 
  private:
-  [[nodiscard]] std::string_view do_name() const override { return "holding"; }
-  [[nodiscard]] io::IoCapabilities do_capabilities() const override {
-    return {.max_depth = inner_->capabilities().max_depth};
-  }
   [[nodiscard]] std::size_t do_submit(std::span<const io::RawTransfer> transfers) override {
-    const std::size_t taken = inner_->submit(transfers);
+    const std::size_t taken = PassingEngine::do_submit(transfers);
     submitted_ += taken;
     return taken;
   }
   [[nodiscard]] std::size_t do_reap(std::span<io::RawCompletion> out, io::IoTime deadline) override {
     if (!has_answered_) {
-      const std::size_t count = inner_->reap(out.first(1), deadline);
+      const std::size_t count = PassingEngine::do_reap(out.first(1), deadline);
       has_answered_ = count != 0;
       return count;
     }
-    if (submitted_ <= kSlots && !seen_.has_given_up) {
+    if (submitted_ <= kSlots && !has_given_up_) {
       if (deadline != io::kForever) return 0;
-      seen_.has_given_up = true;
+      has_given_up_ = true;
     }
-    return inner_->reap(out, deadline);
+    return PassingEngine::do_reap(out, deadline);
   }
 
-  std::unique_ptr<io::IoEngine> inner_;
-  Seen& seen_;
+  bool& has_given_up_;
   std::size_t submitted_ = 0;
   bool has_answered_ = false;
 };
+
+// Shards of one tensor each, of so many bytes.
+class Shards {
+ public:
+  explicit Shards(const std::vector<std::size_t>& sizes) {
+    std::mt19937_64 random(31);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const Bytes data = random_bytes(random, sizes[i]);
+      const std::string name = fmt::format("t{}", i);
+      write_safetensors(path(i), std::vector<TensorData>{{name, DType::kU8, {data.size()}, data}});
+    }
+  }
+  [[nodiscard]] std::string path(std::size_t shard) const {
+    return dir_.file(fmt::format("model-{}.safetensors", shard));
+  }
+  [[nodiscard]] ModelDirectory open() const { return ModelDirectory::open(dir_.path()); }
+  // Of one shard out of the page cache; false where it stays there.
+  [[nodiscard]] bool make_cold(std::size_t shard) const {
+    io::File::open(path(shard), io::OpenMode::kReadWrite).sync();
+    auto file = io::File::open(path(shard), io::OpenMode::kRead);
+    file.drop_cache({});
+    return file.resident_bytes() == 0;
+  }
+
+ private:
+  TempDir dir_;
+};
+
+// Into the page cache; its bytes.
+std::uint64_t read_whole(const std::string& path) {
+  Bytes bytes(std::filesystem::file_size(path));
+  return io::File::open(path, io::OpenMode::kRead).read_up_to(bytes, 0);
+}
 
 // Uses each chunk a while longer.
 class LingeringSink final : public PieceSink {
@@ -97,25 +137,22 @@ class LingeringSink final : public PieceSink {
 
 // A disk that completes many reads at a time would else be left with the few that came back first.
 TEST(LoadRing, MemoryThatTheSinkIsDoneWithIsReadIntoWhileOtherReadsAreOut) {
-  const TempDir dir;
-  std::mt19937_64 random(31);
-  const Bytes data = random_bytes(random, std::size_t{128} << 10);
-  write_safetensors(dir.file("model.safetensors"),
-                    std::vector<TensorData>{{"t", DType::kU8, {data.size()}, data}});
-  const auto directory = ModelDirectory::open(dir.path());
+  constexpr std::size_t kBytes = std::size_t{128} << 10;
+  const Shards shards({kBytes});
+  const auto directory = shards.open();
   const auto loads = load_all(directory);
-  HoldingEngine::Seen seen;
+  bool has_given_up = false;
   LoadOptions load;
   load.path = LoadPath::kBuffered;
   load.chunk_bytes = std::uint64_t{16} << 10;
   load.staging_bytes = kSlots * RingShape{.chunk_bytes = load.chunk_bytes}.slot_bytes();
   load.make_engine = [&](const io::IoOptions& options) {
-    return std::make_unique<HoldingEngine>(options, seen);
+    return std::make_unique<HoldingEngine>(options, has_given_up);
   };
   LingeringSink sink;
   (void)load_tensors(directory, loads, sink, load);
-  EXPECT_EQ(sink.taken_bytes(), data.size());
-  EXPECT_FALSE(seen.has_given_up);
+  EXPECT_EQ(sink.taken_bytes(), kBytes);
+  EXPECT_FALSE(has_given_up);
 }
 
 TEST(LoadRing, ToADeviceIsThatOfThePathByWhichFilesAreRead) {
@@ -142,16 +179,32 @@ TEST(LoadRing, ToADeviceIsThatOfThePathByWhichFilesAreRead) {
   }
 }
 
-TEST(LoadRing, ReadsOfADevicesDirectLoadAreHandedOverOneByOne) {
-  const TempDir dir;
-  std::mt19937_64 random(33);
-  const Bytes data = random_bytes(random, std::size_t{512} << 10);
-  write_safetensors(dir.file("model.safetensors"),
-                    std::vector<TensorData>{{"t", DType::kU8, {data.size()}, data}});
-  const auto directory = ModelDirectory::open(dir.path());
+TEST(LoadRing, OfShardsBesideAndInThePageCacheIsThatOfMostBytes) {
+  constexpr std::size_t kBytes = std::size_t{512} << 10;
+  const Shards shards({kBytes / 4, kBytes});
+  const auto directory = shards.open();
   const auto loads = load_all(directory);
   const auto gpu = gpu::make_mock_backend({});
-  const gpu::DeviceBuffer slab(*gpu, data.size());
+  const gpu::DeviceBuffer slab(*gpu, 2 * kBytes);
+  for (const std::size_t cold : {0U, 1U}) {
+    ASSERT_EQ(read_whole(shards.path(1 - cold)), std::filesystem::file_size(shards.path(1 - cold)));
+    if (!shards.make_cold(cold)) GTEST_SKIP() << "the page cache does not let go of the file here";
+    DeviceSink sink(*gpu, {{.address = slab.ptr(), .convert = {}},
+                           {.address = slab.ptr().offset(kBytes), .convert = {}}});
+    const LoadReport report = load_tensors(directory, loads, sink);
+    ASSERT_EQ(report.files[cold].used, LoadPath::kDirect);
+    ASSERT_EQ(report.files[1 - cold].used, LoadPath::kBuffered);
+    EXPECT_EQ(report.chunk_bytes, (cold == 1 ? kDirectDeviceRing : kDeviceRing).chunk_bytes);
+  }
+}
+
+TEST(LoadRing, ReadsOfADevicesDirectLoadAreHandedOverOneByOne) {
+  constexpr std::size_t kBytes = std::size_t{512} << 10;
+  const Shards shards({kBytes});
+  const auto directory = shards.open();
+  const auto loads = load_all(directory);
+  const auto gpu = gpu::make_mock_backend({});
+  const gpu::DeviceBuffer slab(*gpu, kBytes);
   const auto most_at_a_time = [&](LoadPath path) {
     std::size_t most = 0;
     LoadOptions load;
