@@ -3,9 +3,7 @@
 #include <bit>
 #include <cerrno>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -13,6 +11,7 @@
 #include <metrale/io/file.h>
 
 #include "io/direct_alignment.h"
+#include "io/page_cache.h"
 #include "io/progress.h"
 
 namespace metrale::io {
@@ -191,24 +190,10 @@ void File::drop_cache(FileRange range) const {
 }
 
 std::uint64_t File::resident_bytes() const {
-  constexpr std::uint64_t kWindowBytes = std::uint64_t{1} << 30;
-  const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t size = size_bytes();
-  std::vector<unsigned char> pages;
-  std::uint64_t resident = 0;
-  for (std::uint64_t at = 0; at < size; at += kWindowBytes) {
-    const std::uint64_t bytes = std::min(size - at, kWindowBytes);
-    void* const window = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd_.get(), to_offset(at));
-    if (window == MAP_FAILED) throw IoError("cannot map", path_, errno, at);
-    pages.assign((bytes + page_bytes - 1) / page_bytes, 0);
-    const int error = ::mincore(window, bytes, pages.data()) == 0 ? 0 : errno;
-    ::munmap(window, bytes);
-    if (error != 0) throw IoError("cannot ask for the cached pages of", path_, error, at);
-    for (std::size_t i = 0; i < pages.size(); ++i) {
-      if ((pages[i] & 1U) != 0) resident += std::min(page_bytes, bytes - i * page_bytes);
-    }
-  }
-  return resident;
+  if (const auto bytes = cachestat_bytes(fd_.get(), size)) return *bytes;
+  if (const auto bytes = mincore_bytes(fd_.get(), size, path_)) return *bytes;
+  return probed_bytes(fd_.get(), size);
 }
 
 }  // namespace metrale::io

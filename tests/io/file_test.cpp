@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,6 +18,7 @@
 #include <metrale/io/file.h>
 
 #include "io/direct_alignment.h"
+#include "io/page_cache.h"
 #include "support/temp_dir.h"
 
 namespace metrale::io {
@@ -309,6 +312,49 @@ TEST_F(FileTest, DroppedPagesAreNoLongerResident) {
   if (file.resident_bytes() == 1U << 20)
     GTEST_SKIP() << "the pages of " << dir_.path() << " cannot be dropped";
   EXPECT_EQ(file.resident_bytes(), 0U);
+}
+
+TEST_F(FileTest, EverySourceSeesTheSamePagesInTheCache) {
+  constexpr std::uint64_t kBytes = (std::uint64_t{4} << 20) + 100;
+  const std::string path = dir_.file("big");
+  File file = File::open(path, OpenMode::kCreate);
+  file.write_at(std::vector<std::byte>(kBytes), 0);
+  EXPECT_EQ(cachestat_bytes(file.fd(), kBytes).value_or(kBytes), kBytes);
+  EXPECT_EQ(mincore_bytes(file.fd(), kBytes, path), kBytes);
+  EXPECT_EQ(probed_bytes(file.fd(), kBytes), kBytes);
+  file.sync();
+
+  file.drop_cache({});
+
+  if (mincore_bytes(file.fd(), kBytes, path) == kBytes)
+    GTEST_SKIP() << "the pages of " << dir_.path() << " cannot be dropped";
+  EXPECT_EQ(cachestat_bytes(file.fd(), kBytes).value_or(0), 0U);
+  EXPECT_EQ(mincore_bytes(file.fd(), kBytes, path), 0U);
+  EXPECT_LT(probed_bytes(file.fd(), kBytes), kBytes);
+}
+
+// The system tells them that all of it is in the page cache.
+TEST_F(FileTest, WhoMayOnlyReadAFileSeesWhatIsInTheCache) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  constexpr std::uint64_t kBytes = std::uint64_t{64} << 20;
+  const std::string path = dir_.file("big");
+  File file = File::open(path, OpenMode::kCreate);
+  file.write_at(std::vector<std::byte>(kBytes), 0);
+  file.sync();
+  file.drop_cache({});
+  if (file.resident_bytes() != 0) GTEST_SKIP() << "the pages of " << dir_.path() << " cannot be dropped";
+  const File readable = File::open(path, OpenMode::kRead);
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::seteuid(kNobody), 0);
+  const auto told = mincore_bytes(readable.fd(), kBytes, path);
+  const std::uint64_t cold = readable.resident_bytes();
+  std::vector<std::byte> bytes(kBytes);
+  readable.read_at(bytes, 0);
+  const std::uint64_t warm = readable.resident_bytes();
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(told, std::nullopt);
+  EXPECT_LT(cold, kBytes / 2);
+  EXPECT_GT(warm, kBytes / 2);
 }
 
 TEST_F(FileTest, EmptyFileHasNothingResident) {

@@ -80,8 +80,8 @@ class File {
   // device stay (sync first), and so do the ends of larger pieces that reach beyond the range: drop whole
   // files.
   void drop_cache(FileRange range) const;
-  // Bytes of the file in the page cache, by pages. The system answers only who owns or may write the file; to
-  // others all pages seem to be there.
+  // Bytes of the file in the page cache, by pages. The system answers only who owns or may write the file;
+  // others get an estimate from 64 pages.
   [[nodiscard]] std::uint64_t resident_bytes() const;
 
  private:
