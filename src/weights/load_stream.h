@@ -57,7 +57,9 @@ class LoadStream {
   // Delivers what may be; false where nothing was.
   bool deliver_arrived();
   void deliver(std::size_t slot);
-  // Chunks are left to be read, and slots that would hold them are still used by the sink.
+  // A chunk is left to be read, and the ring lets it.
+  [[nodiscard]] bool may_begin() const;
+  // That, and slots that would hold it are still used by the sink.
   [[nodiscard]] bool waits_for_memory() const;
   bool reclaim(bool wait);
   void wait_for_something();

@@ -70,7 +70,8 @@ RingShape ring_of(const LoadOptions& options, const PieceSink& sink, LoadPath us
   const RingShape wanted = sink.wanted_ring(used);
   RingShape ring{.staging_bytes = options.staging_bytes,
                  .chunk_bytes = options.chunk_bytes != 0 ? options.chunk_bytes : wanted.chunk_bytes,
-                 .reads_apart = wanted.reads_apart};
+                 .reads_apart = wanted.reads_apart,
+                 .reads_half = wanted.reads_half};
   if (ring.chunk_bytes < 2 * kPageBytes || ring.chunk_bytes > kMostChunkBytes) {
     throw InvalidArgument(fmt::format("chunk_bytes is {}; 8 KiB to 63 MiB are possible", ring.chunk_bytes));
   }
@@ -162,7 +163,9 @@ LoadReport LoadStream::run() {
   for (const std::size_t load : list_.empty) sink_.take({.load = load, .offset_bytes = 0, .bytes = {}});
   while (delivered_ < chunks_.size()) {
     (void)reclaim(false);
-    for (auto slot = free_slot(); slot && next_chunk_ < chunks_.size(); slot = free_slot()) {
+    while (may_begin()) {
+      const auto slot = free_slot();
+      if (!slot) break;
       begin(*slot, next_chunk_++);
     }
     if (queue_) queue_->submit();
@@ -179,6 +182,13 @@ LoadReport LoadStream::run() {
   report_.chunk_bytes = queue_ ? ring_.chunk_bytes : 0;
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report_;
+}
+
+bool LoadStream::may_begin() const {
+  if (next_chunk_ == chunks_.size()) return false;
+  // What is read in place leaves its slot as soon as it has arrived.
+  const bool reads_half = ring_.reads_half && chunks_[next_chunk_].place == nullptr;
+  return !reads_half || reading_ < (slots_.size() + 1) / 2;
 }
 
 std::optional<std::size_t> LoadStream::free_slot() const {
@@ -283,7 +293,7 @@ void LoadStream::deliver(std::size_t slot) {
 }
 
 bool LoadStream::waits_for_memory() const {
-  return next_chunk_ < chunks_.size() &&
+  return may_begin() &&
          std::ranges::any_of(slots_, [](const Slot& slot) { return slot.state == SlotState::kDelivered; });
 }
 

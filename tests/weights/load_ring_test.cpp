@@ -2,7 +2,9 @@
 // The ring that chunks are read into: its shape, and that its memory is read into again as soon as it may be.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -54,6 +56,32 @@ class CountingEngine final : public PassingEngine {
   }
 
   std::size_t& most_;
+};
+
+// Gives answers only when nothing more is to be read, and then all: as a virtual disk whose queue is worked
+// off before its guest hears of it.
+class BatchEngine final : public PassingEngine {
+ public:
+  BatchEngine(const io::IoOptions& options, std::size_t& out, std::size_t& most_out)
+      : PassingEngine(options), out_(out), most_out_(most_out) {}
+
+ private:
+  [[nodiscard]] std::size_t do_submit(std::span<const io::RawTransfer> transfers) override {
+    const std::size_t taken = PassingEngine::do_submit(transfers);
+    out_ += taken;
+    most_out_ = std::max(most_out_, out_);
+    return taken;
+  }
+  [[nodiscard]] std::size_t do_reap(std::span<io::RawCompletion> out, io::IoTime) override {
+    std::size_t count = 0;
+    while (count < std::min(out.size(), out_))
+      count += PassingEngine::do_reap(out.subspan(count), io::kForever);
+    out_ -= count;
+    return count;
+  }
+
+  std::size_t& out_;
+  std::size_t& most_out_;
 };
 
 // Gives one answer, and no other before more reads were submitted than the ring holds at a time.
@@ -126,6 +154,7 @@ class LingeringSink final : public PieceSink {
   [[nodiscard]] std::uint64_t taken_bytes() const { return taken_bytes_; }
 
  private:
+  [[nodiscard]] RingShape do_wanted_ring(LoadPath) const override { return kDeviceRing; }
   [[nodiscard]] bool do_wants_order() const override { return false; }
   void do_take(const Piece& piece) override { taken_bytes_ += piece.bytes.size(); }
   void do_end_chunk(std::size_t) override { questions_ = 0; }
@@ -153,6 +182,51 @@ TEST(LoadRing, MemoryThatTheSinkIsDoneWithIsReadIntoWhileOtherReadsAreOut) {
   (void)load_tensors(directory, loads, sink, load);
   EXPECT_EQ(sink.taken_bytes(), kBytes);
   EXPECT_FALSE(has_given_up);
+}
+
+// Takes pieces where a test can see what else is under way.
+class WatchingSink final : public PieceSink {
+ public:
+  WatchingSink(RingShape ring, std::function<void()> on_piece)
+      : ring_(ring), on_piece_(std::move(on_piece)) {}
+
+ private:
+  [[nodiscard]] RingShape do_wanted_ring(LoadPath) const override { return ring_; }
+  [[nodiscard]] bool do_wants_order() const override { return false; }
+  void do_take(const Piece&) override { on_piece_(); }
+
+  RingShape ring_;
+  std::function<void()> on_piece_;
+};
+
+// When a batch has come the next one must be out before the sink spends its time on the first.
+TEST(LoadRing, HalfOfItIsReadWhileTheSinkCopiesTheOtherHalf) {
+  constexpr std::size_t kChunk = std::size_t{16} << 10;
+  constexpr std::size_t kChunks = 64;
+  const Shards shards({kChunks * kChunk});
+  const auto directory = shards.open();
+  const auto loads = load_all(directory);
+  for (const bool reads_half : {true, false}) {
+    RingShape ring{.chunk_bytes = kChunk, .reads_half = reads_half};
+    ring.staging_bytes = 8 * ring.slot_bytes();
+    std::size_t out = 0;
+    std::size_t most_out = 0;
+    std::size_t pieces = 0;
+    std::size_t pieces_with_none_out = 0;
+    WatchingSink sink(ring, [&] {
+      ++pieces;
+      if (out == 0 && pieces < kChunks - 8) ++pieces_with_none_out;
+    });
+    LoadOptions load;
+    load.path = LoadPath::kBuffered;
+    load.make_engine = [&](const io::IoOptions& options) {
+      return std::make_unique<BatchEngine>(options, out, most_out);
+    };
+    (void)load_tensors(directory, loads, sink, load);
+    EXPECT_GE(pieces, kChunks);
+    EXPECT_EQ(most_out, reads_half ? 4U : 8U);
+    EXPECT_EQ(pieces_with_none_out == 0, reads_half);
+  }
 }
 
 TEST(LoadRing, ToADeviceIsThatOfThePathByWhichFilesAreRead) {

@@ -42,6 +42,9 @@ struct RingShape {
   std::uint64_t chunk_bytes = 0;  // of one read
   // Reads are handed over one by one, so that the system does not merge them into larger ones.
   bool reads_apart = false;
+  // At most half of the chunks are being read, so that memory is left for the next reads while the sink
+  // copies: virtual disks give all that they were asked for at once, and would then have nothing to do.
+  bool reads_half = false;
 
   // What a chunk takes of it at most, with its edges.
   [[nodiscard]] std::uint64_t slot_bytes(std::uint64_t alignment_bytes = 4096) const;
@@ -52,8 +55,8 @@ struct RingShape {
   bool operator==(const RingShape&) const = default;
 };
 // A small ring stays in the processor's caches.
-inline constexpr RingShape kHostRing{.staging_bytes = std::uint64_t{16} << 20,
-                                     .chunk_bytes = std::uint64_t{1} << 20};
+inline constexpr RingShape kHostRing{
+    .staging_bytes = std::uint64_t{16} << 20, .chunk_bytes = std::uint64_t{1} << 20, .reads_half = true};
 // On the way to a device: what comes out of the page cache is as fast as the device's copies, which a large
 // ring keeps under way; disks of virtual machines give less to reads as large, and to as much in
 // flight.
