@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <weights/json.h>
 #include <weights/names.h>
 
@@ -103,9 +104,26 @@ void JsonText::fail_value(simdjson::error_code error, Value value, const Subject
 }
 
 std::string_view JsonText::string(Value value, const Subject& what) {
+  const std::string_view token = value.raw_json_token();
+  if (token.starts_with('"')) {
+    const auto plain = plain_string(token.data() + 1);
+    simdjson::ondemand::raw_json_string consumed;
+    if (plain && value.get_raw_json_string().get(consumed) == simdjson::SUCCESS) return *plain;
+  }
   std::string_view result;
   if (const auto error = value.get_string().get(result)) fail_value(error, value, what, "a string");
   return result;
+}
+
+// Nearly all strings have no escapes and are used where they lie: copies of them would double the memory.
+std::optional<std::string_view> JsonText::plain_string(const char* begin) const {
+  const auto rest = static_cast<std::size_t>(text_.data() + text_.size() - begin);
+  // Every quote of the text is closed. Where this one is part of an escape, a backslash stands before it.
+  const void* end = std::memchr(begin, '"', rest);
+  if (end == nullptr) return std::nullopt;
+  const auto length = static_cast<std::size_t>(static_cast<const char*>(end) - begin);
+  if (std::memchr(begin, '\\', length) != nullptr) return std::nullopt;
+  return std::string_view(begin, length);
 }
 
 std::uint64_t JsonText::unsigned_integer(Value value, const Subject& what) {

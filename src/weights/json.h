@@ -44,7 +44,7 @@ class JsonText {
   using Object = simdjson::ondemand::object;
 
   struct Key {
-    std::string_view name;  // unescaped; valid as long as the text
+    std::string_view name;  // unescaped; valid as long as the text and its reader
     const char* at;         // the opening quote
   };
 
@@ -95,6 +95,8 @@ class JsonText {
                                std::string_view type);
   template <class OnMember>
   void walk(Object object, const OnMember& on_member);
+  // The string whose characters begin at `begin`, nullopt if it has escapes.
+  [[nodiscard]] std::optional<std::string_view> plain_string(const char* begin) const;
 
   std::string_view text_;
   const std::string* path_;
@@ -111,7 +113,11 @@ void JsonText::walk(Object object, const OnMember& on_member) {
       fail(here(), "not JSON: a member of an object expected");
     const char* at = field.key().raw() - 1;
     std::string_view name;
-    if (field.unescaped_key().get(name) != simdjson::SUCCESS) fail(at, "not JSON: a bad escape in a name");
+    if (const auto plain = plain_string(at + 1)) {
+      name = *plain;
+    } else if (field.unescaped_key().get(name) != simdjson::SUCCESS) {
+      fail(at, "not JSON: a bad escape in a name");
+    }
     on_member(Key{name, at}, field.value());
   }
 }

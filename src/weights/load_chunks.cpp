@@ -113,9 +113,12 @@ LoadList order_loads(const ModelDirectory& directory, std::span<const TensorLoad
     list.order.push_back({i, load.tensor.file_index(), begin, begin + load.size_bytes, memory, memory});
     list.total_bytes += load.size_bytes;
   }
-  std::sort(list.order.begin(), list.order.end(), [](const auto& a, const auto& b) {
+  const auto by_place = [](const LoadList::Entry& a, const LoadList::Entry& b) {
     return a.file != b.file ? a.file < b.file : a.begin < b.begin;
-  });
+  };
+  if (!std::is_sorted(list.order.begin(), list.order.end(), by_place)) {
+    std::sort(list.order.begin(), list.order.end(), by_place);
+  }
   for (std::size_t i = 1; i < list.order.size(); ++i) {
     const LoadList::Entry& before = list.order[i - 1];
     const LoadList::Entry& entry = list.order[i];

@@ -3,9 +3,11 @@
 #include <cerrno>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <sys/stat.h>
 #include <thread>
+#include <utility>
 #include <weights/names.h>
 #include <weights/shard_resolution.h>
 
@@ -66,16 +68,19 @@ std::vector<TensorRef> all_tensors(const std::vector<SafetensorsFile>& files) {
   return tensors;
 }
 
-// The tensors that the index assigns, which must all be where it says.
-std::vector<TensorRef> assigned_tensors(const std::vector<SafetensorsFile>& files, const ShardIndex& index,
+// The tensors that the index assigns, which must all be where it says. Puts its names in their order.
+std::vector<TensorRef> assigned_tensors(const std::vector<SafetensorsFile>& files, ShardIndex& index,
                                         const std::string& index_path) {
-  std::vector<TensorRef> tensors;
+  constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  std::vector<std::vector<std::uint32_t>> entry_of(files.size());  // by the tensor's position in its file
+  for (std::size_t i = 0; i < files.size(); ++i)
+    entry_of[i].assign(files[i].header().tensors().size(), kNone);
   std::vector<std::string> absent;
-  tensors.reserve(index.entries.size());
-  for (const ShardIndex::Entry& entry : index.entries) {
-    const TensorInfo* info = files[entry.file].header().find(entry.tensor);
-    if (info != nullptr) {
-      tensors.emplace_back(*info, entry.file);
+  for (std::uint32_t i = 0; i < index.entries.size(); ++i) {
+    const ShardIndex::Entry& entry = index.entries[i];
+    const SafetensorsHeader& header = files[entry.file].header();
+    if (const TensorInfo* info = header.find(entry.tensor)) {
+      entry_of[entry.file][static_cast<std::size_t>(info - header.tensors().data())] = i;
     } else {
       absent.push_back(
           fmt::format("{} from {}", quote_name(entry.tensor), quote_name(index.files[entry.file])));
@@ -86,10 +91,17 @@ std::vector<TensorRef> assigned_tensors(const std::vector<SafetensorsFile>& file
                       fmt::format("{} tensors are not in the file that weight_map names: {}", absent.size(),
                                   list_some(absent)));
   }
-  std::sort(tensors.begin(), tensors.end(), [](const TensorRef& a, const TensorRef& b) {
-    // Within a file the addresses follow the order of the data.
-    return a.file_index() != b.file_index() ? a.file_index() < b.file_index() : &a.info() < &b.info();
-  });
+  std::vector<TensorRef> tensors;
+  tensors.reserve(index.entries.size());
+  std::vector<std::uint32_t> position_of(index.entries.size());
+  for (std::uint32_t i = 0; i < files.size(); ++i) {
+    for (std::size_t j = 0; j < entry_of[i].size(); ++j) {
+      if (entry_of[i][j] == kNone) continue;
+      position_of[entry_of[i][j]] = static_cast<std::uint32_t>(tensors.size());
+      tensors.emplace_back(files[i].header().tensors()[j], i);
+    }
+  }
+  index.by_name.reorder(position_of);
   return tensors;
 }
 
@@ -118,13 +130,14 @@ void warn_unassigned(const std::vector<SafetensorsFile>& files, std::size_t assi
 }  // namespace
 
 ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trailing_bytes) {
-  const std::optional<ShardSet> single = single_file(path);
+  std::optional<ShardSet> single = single_file(path);
   ModelDirectory directory;
   directory.path_ = single ? directory_of(path) : path;
-  const ShardSet shards = single ? *single : resolve_shards(path);
+  ShardSet shards = single ? std::move(*single) : resolve_shards(path);
   directory.files_ = open_files(directory.path_, shards.files, trailing_bytes);
   if (shards.index) {
     directory.tensors_ = assigned_tensors(directory.files_, *shards.index, shards.index_path);
+    directory.by_name_ = std::move(shards.index->by_name);
     warn_unassigned(directory.files_, directory.tensors_.size(), shards.index_path);
   } else {
     directory.tensors_ = all_tensors(directory.files_);
@@ -136,7 +149,7 @@ ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trail
   }
   if (shards.has_extra) directory.add_extra(trailing_bytes);
   directory.total_bytes_ = bytes_of(directory.tensors_, path);
-  directory.index_names();
+  if (!shards.index || shards.has_extra) directory.index_names();
   return directory;
 }
 

@@ -91,12 +91,14 @@ class HeaderReader {
 
   // Each of the three members must be there, and no member twice.
   void check_members(const JsonText::Key& key) {
-    for (const std::string_view wanted : {"dtype", "shape", "data_offsets"}) {
+    constexpr std::array<std::string_view, 3> kMembers{"dtype", "shape", "data_offsets"};
+    for (const std::string_view wanted : kMembers) {
       const auto has_name = [&](const JsonText::Key& member) { return member.name == wanted; };
       if (std::none_of(members_.begin(), members_.end(), has_name)) {
         json_->fail(key.at, about(key, wanted).text() + " is missing");
       }
     }
+    if (members_.size() == kMembers.size()) return;
     std::sort(members_.begin(), members_.end(), [](const JsonText::Key& a, const JsonText::Key& b) {
       return a.name != b.name ? a.name < b.name : a.at < b.at;
     });

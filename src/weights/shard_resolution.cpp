@@ -16,8 +16,6 @@
 #include <fmt/format.h>
 
 #include <metrale/base/error.h>
-#include <metrale/base/fd.h>
-#include <metrale/weights/safetensors.h>
 
 namespace metrale::weights {
 namespace {
@@ -124,7 +122,7 @@ std::vector<std::string> list_directory(const std::string& directory) {
 ShardSet resolve_indexed(const std::string& directory, const std::string& index_name) {
   ShardSet set;
   set.index_path = path_within(directory, index_name);
-  set.index = ShardIndex::parse(read_text_file(set.index_path, kMaxHeaderBytes), set.index_path);
+  set.index = ShardIndex::open(set.index_path);
   set.files = set.index->files;
   return look_for(directory, std::move(set), fmt::format("named by {}", index_name));
 }

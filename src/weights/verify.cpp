@@ -27,10 +27,10 @@ class Verifier {
  public:
   Verifier(const std::string& path, const VerifyOptions& options)
       : options_(&options), pool_(options.threads) {
-    const std::optional<ShardSet> single = single_file(path);
+    std::optional<ShardSet> single = single_file(path);
     directory_ = single ? directory_of(path) : path;
     try {
-      shards_ = single ? *single : find_shards(directory_);
+      shards_ = single ? std::move(*single) : find_shards(directory_);
     } catch (const FormatError& error) {
       add(Kind::kFormat, error.path(), std::nullopt, error.offset(), error.problem());
     }
@@ -106,7 +106,7 @@ class Verifier {
         assigned_bytes += info->size_bytes;
         ++held;
       } else {
-        add(Kind::kFormat, file->second.path(), entry.tensor, std::nullopt,
+        add(Kind::kFormat, file->second.path(), std::string(entry.tensor), std::nullopt,
             fmt::format("{} says that it is here, and it is not", quote_name(shards_.index_path)));
       }
     }

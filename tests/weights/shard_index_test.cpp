@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +11,8 @@
 #include <metrale/base/error.h>
 #include <metrale/weights/safetensors.h>
 #include <metrale/weights/shard_index.h>
+
+#include "support/temp_dir.h"
 
 namespace metrale::weights {
 namespace {
@@ -43,6 +49,31 @@ TEST(ShardIndex, EntriesKeepTheirOrderAndFilesAreSorted) {
   EXPECT_EQ(index.entries[1].file, 0U);
   EXPECT_EQ(index.entries[2].file, 1U);
   EXPECT_EQ(index.total_size_bytes, 12U);
+}
+
+TEST(ShardIndex, NamesAreUnescapedAndStayWhereTheIndexIsMoved) {
+  ShardIndex index = parse(
+      R"({"weight_map":{"plain":"1","a\"b":"1","\u00fc\\":"\u0031","":"1","\\\"":"2","\ud83d\ude00":"2"}})");
+  const ShardIndex moved = std::move(index);
+  std::vector<std::string> names;
+  for (const ShardIndex::Entry& entry : moved.entries) names.emplace_back(entry.tensor);
+  EXPECT_THAT(names, ElementsAre("plain", "a\"b", "ü\\", "", "\\\"", "😀"));
+  EXPECT_THAT(moved.files, ElementsAre("1", "2"));
+  const auto name_at = [&](std::uint32_t i) { return moved.entries[i].tensor; };
+  for (std::uint32_t i = 0; i < names.size(); ++i) EXPECT_EQ(moved.by_name.find(names[i], name_at), i);
+}
+
+TEST(ShardIndex, OfAFileIsThatOfItsText) {
+  const TempDir dir;
+  const std::string path = dir.file("index.json");
+  std::ofstream(path) << R"({"weight_map":{"c":"2","a":"1"}})";
+  EXPECT_THAT(ShardIndex::open(path).files, ElementsAre("1", "2"));
+  std::ofstream(path) << R"({"weight_map":{"c":"2","a":"/"}})";
+  EXPECT_THROW((void)ShardIndex::open(path), FormatError);
+  std::filesystem::resize_file(path, kMaxHeaderBytes + 1);
+  EXPECT_THROW((void)ShardIndex::open(path), FormatError);
+  EXPECT_THROW((void)ShardIndex::open(dir.file("none")), IoError);
+  EXPECT_THROW((void)ShardIndex::open(dir.path()), Error);
 }
 
 TEST(ShardIndex, AnyPlainFileNameIsAllowed) {
