@@ -65,20 +65,24 @@ JsonText::JsonText(std::string_view text, const std::string& path, std::uint64_t
     case simdjson::MEMALLOC:
       throw OutOfMemory("host", text.size() * 6, 0, fmt::format("for reading the JSON text of '{}'", path));
     case simdjson::UTF8_ERROR:
-      fail(text.data() + first_invalid_utf8(text), "not UTF-8");
+      fail_at(first_invalid_utf8(text), "not UTF-8");
     case simdjson::EMPTY:
-      fail(text.data(), "not JSON: nothing but white space");
+      fail_at(0, "not JSON: nothing but white space");
     case simdjson::UNCLOSED_STRING:
-      fail(text.data(), "not JSON: a string is opened and never closed");
+      fail_at(0, "not JSON: a string is opened and never closed");
     case simdjson::UNESCAPED_CHARS:
-      fail(text.data(), "not JSON: a control character stands unescaped in a string");
+      fail_at(0, "not JSON: a control character stands unescaped in a string");
     default:
-      fail(text.data(), fmt::format("not JSON: {}", simdjson::error_message(error)));
+      fail_at(0, fmt::format("not JSON: {}", simdjson::error_message(error)));
   }
 }
 
 void JsonText::fail(const char* at, std::string_view problem) const {
   throw FormatError(*path_, offset_of(at), problem);
+}
+
+void JsonText::fail_at(std::size_t position, std::string_view problem) const {
+  throw FormatError(*path_, file_offset_ + position, problem);
 }
 
 const char* JsonText::here() {
@@ -91,22 +95,22 @@ void JsonText::fail_value(simdjson::error_code error, Value value, const Subject
                           std::string_view type) {
   constexpr std::size_t kShownBytes = 32;
   const std::string_view token = value.raw_json_token();
-  if (error == simdjson::STRING_ERROR) fail(token.data(), "not JSON: a bad escape in a string");
+  const char* const at = start_of(value);
+  if (error == simdjson::STRING_ERROR) fail(at, "not JSON: a bad escape in a string");
   if (error == simdjson::INCOMPLETE_ARRAY_OR_OBJECT || error == simdjson::TAPE_ERROR) {
-    fail(token.data(), "not JSON: brackets do not match");
+    fail(at, "not JSON: brackets do not match");
   }
   const std::string_view shown =
       token.substr(0, token.find_last_not_of(kJsonSpace) + 1).substr(0, kShownBytes);
   const std::string got = token.starts_with('{')   ? "an object"
                           : token.starts_with('[') ? "an array"
                                                    : printable_name(shown);
-  fail(token.data(), fmt::format("{} must be {}, got {}", what.text(), type, got));
+  fail(at, fmt::format("{} must be {}, got {}", what.text(), type, got));
 }
 
 std::string_view JsonText::string(Value value, const Subject& what) {
-  const std::string_view token = value.raw_json_token();
-  if (token.starts_with('"')) {
-    const auto plain = plain_string(token.data() + 1);
+  if (value.raw_json_token().starts_with('"')) {
+    const auto plain = plain_string(start_of(value) + 1);
     simdjson::ondemand::raw_json_string consumed;
     if (plain && value.get_raw_json_string().get(consumed) == simdjson::SUCCESS) return *plain;
   }

@@ -86,6 +86,8 @@ class JsonText {
     return file_offset_ + static_cast<std::uint64_t>(at - text_.data());
   }
   [[noreturn]] void fail(const char* at, std::string_view problem) const;
+  // At a byte of the text.
+  [[noreturn]] void fail_at(std::size_t position, std::string_view problem) const;
 
  private:
   // Where the reader stands.
@@ -126,7 +128,7 @@ template <class OnMember>
 void JsonText::for_each_root_member(const OnMember& on_member) {
   Object object;
   if (document_.get_object().get(object) != simdjson::SUCCESS) {
-    fail(text_.data(), "not JSON of the expected form: one object expected, from '{' to '}'");
+    fail_at(0, "not JSON of the expected form: one object expected, from '{' to '}'");
   }
   walk(object, on_member);
   if (document_.current_location().error() != simdjson::OUT_OF_BOUNDS) {

@@ -55,7 +55,7 @@ std::vector<SafetensorsFile> open_files(const std::string& directory, const std:
   files.reserve(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (errors[i] != nullptr) std::rethrow_exception(errors[i]);
-    files.push_back(std::move(*opened[i]));
+    files.push_back(std::move(opened[i]).value());
   }
   return files;
 }
@@ -145,7 +145,7 @@ ModelDirectory ModelDirectory::open(const std::string& path, TrailingBytes trail
   const std::uint64_t indexed_bytes = bytes_of(directory.tensors_, path);
   if (shards.index && shards.index->total_size_bytes.value_or(indexed_bytes) != indexed_bytes) {
     log().warn("'{}': total_size is {}, the tensors take {} bytes", shards.index_path,
-               *shards.index->total_size_bytes, indexed_bytes);
+               shards.index->total_size_bytes.value(), indexed_bytes);
   }
   if (shards.has_extra) directory.add_extra(trailing_bytes);
   directory.total_bytes_ = bytes_of(directory.tensors_, path);

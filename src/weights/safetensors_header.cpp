@@ -169,18 +169,22 @@ void check_place(const ParsedTensor& tensor, const ParsedTensor* previous, const
                                 tensor.data.begin, tensor.data.end, problem, before, expected));
 }
 
+[[noreturn]] void throw_bad_size(const ParsedTensor& tensor, const std::string& path,
+                                 std::string_view problem) {
+  throw FormatError(path, tensor.key_offset,
+                    fmt::format("tensor {}: shape {} of {} {}", quote_name(tensor.info.name),
+                                shape_text(tensor.info.shape), to_string(tensor.info.dtype), problem));
+}
+
 // Whether the span is what shape and dtype take.
 void check_size(const ParsedTensor& tensor, const std::string& path) {
-  const auto fail = [&](std::string_view problem) {
-    throw FormatError(path, tensor.key_offset,
-                      fmt::format("tensor {}: shape {} of {} {}", quote_name(tensor.info.name),
-                                  shape_text(tensor.info.shape), to_string(tensor.info.dtype), problem));
-  };
   const std::optional<std::uint64_t> total = tensor_bits(tensor.info.shape, tensor.info.dtype);
-  if (!total) fail("overflows 64 bits");
-  if (*total % 8 != 0) fail(fmt::format("does not fill whole bytes: {} bits", *total));
+  if (!total) throw_bad_size(tensor, path, "overflows 64 bits");
+  if (*total % 8 != 0)
+    throw_bad_size(tensor, path, fmt::format("does not fill whole bytes: {} bits", *total));
   const std::uint64_t span = tensor.data.end - tensor.data.begin;
-  if (*total / 8 != span) fail(fmt::format("takes {} bytes, data_offsets give {}", *total / 8, span));
+  if (*total / 8 != span)
+    throw_bad_size(tensor, path, fmt::format("takes {} bytes, data_offsets give {}", *total / 8, span));
 }
 
 [[noreturn]] void throw_truncated(const std::vector<ParsedTensor>& tensors, std::uint64_t held_bytes,

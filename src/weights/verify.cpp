@@ -119,8 +119,8 @@ class Verifier {
     }
     if (shards_.index->total_size_bytes.value_or(assigned_bytes) != assigned_bytes) {
       report_.warnings.push_back(fmt::format("{}: total_size is {}, the tensors take {} bytes",
-                                             quote_name(shards_.index_path), *shards_.index->total_size_bytes,
-                                             assigned_bytes));
+                                             quote_name(shards_.index_path),
+                                             shards_.index->total_size_bytes.value(), assigned_bytes));
     }
   }
 
@@ -156,7 +156,8 @@ class Verifier {
     }
     if (options_->manifest == nullptr || options_->manifest->index == report_.found.index) return;
     const auto& expected = options_->manifest->index;
-    const std::string path = shards_.index ? shards_.index_path : path_within(directory_, expected->name);
+    const std::string path =
+        shards_.index ? shards_.index_path : path_within(directory_, expected.value().name);
     add(Kind::kDifference, path, std::nullopt, std::nullopt,
         !expected        ? "the manifest has no index"
         : !shards_.index ? "the index that the manifest has is not there, or not used"
